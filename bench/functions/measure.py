@@ -185,26 +185,26 @@ def main() -> None:
 PAGE = """# Benchmarks of functions
 
 Written by `bench/functions/measure.py`, which `cargo xtask bench functions` runs, on one machine: {machine}. {version}, release build. etcd (one member, which does
-not wait for its disk), the builds and the processes of functions share its cores; the load average before it began was {busy:.1f}.
+not wait for its disk), the builds and the processes of functions share its cores; the load average before the run was {busy:.1f}.
 
 ## From a put to an answer
 
-Times begin when etcd has the object and end when it says `Succeeded`: the new version has started and has answered `spec.probe`. The function is
-in Python and has no packages; each version has code of its own. Builds and processes run in sandboxes where the machine can make them.
+Times begin when etcd has the object and end when its phase is `Succeeded`: the new version has started and has answered `spec.probe`. The function is
+in Python and has no packages; each version has different code. Builds and processes run in sandboxes if the machine can make them.
 
 | step | p50 ms | p95 ms | n |
 |---|---|---|---|
 | put → answering | {whole} |
-| of that the build | {builds} |
-| put → answering, build apart | {rest} |
+| the build alone | {builds} |
+| put → answering, without the build | {rest} |
 | a new generation of the same code, {built} builds | {same} |
 
 {keras}
 
 ## Many functions
 
-The first row is of the whole way, with as many builds at once as there are cores. The others are of the controller alone: its decisions about {functions:,} functions
-that serve, without the store, builds and targets. A change is a new version of one of them, from reading the object to the last of its statuses.
+The first row measures the whole way, with as many builds at once as there are cores. The others measure only the controller: its decisions about {functions:,} functions
+that serve, without the store, builds and targets. A change is a new version of one of them, from reading the object to its last status.
 
 | | |
 |---|---|
@@ -215,11 +215,11 @@ that serve, without the store, builds and targets. A change is a new version of 
 
 ## Targets
 
-| target | here |
+| target | measured |
 |---|---|
-| a change of nothing: no build, within 50 ms | {built} builds, p50 {same_p50:.0f} ms |
-| one change among 10,000 specs: 5 ms of the controller | p99 {change_ms_p99} ms |
-| 2 KiB of memory for each spec | {bytes_each:,} bytes |
+| a new generation of the same code: no build, within 50 ms | {built} builds, p50 {same_p50:.0f} ms |
+| one change among 10,000 functions: 5 ms in the controller | p99 {change_ms_p99} ms |
+| 2 KiB of memory for each function | {bytes_each:,} bytes |
 """
 
 

@@ -1,4 +1,5 @@
-//! The cost of knowing who asks: one server without authentication, one with tokens, one with tokens over TLS, in turn.
+//! The cost of knowing who asks: one server without authentication, one with tokens, one with tokens over TLS, in turn. A bare echo
+//! server beside them, without and with TLS, tells what TLS takes from a server of the same libraries that does nothing else.
 
 use std::{
     net::SocketAddr,
@@ -30,6 +31,10 @@ const OFF: &str = "no authentication";
 const TOKENS: &str = "tokens";
 /// The same over TLS 1.3.
 const TLS: &str = "tokens over TLS";
+/// Bare axum, which parses the request and answers with its inputs.
+const ECHO: &str = "axum echo";
+/// The same over TLS 1.3.
+const ECHO_TLS: &str = "axum echo over TLS";
 
 /// Callers of the first table line, and of the second.
 const FEW: usize = 1;
@@ -57,6 +62,8 @@ pub(crate) struct Costs {
     pub(crate) tls: f64,
     /// The same where the load generator has its half of TLS on the same cores.
     pub(crate) tls_both: f64,
+    /// Percent that TLS takes from the bare echo, counted as `tls`.
+    pub(crate) tls_echo: f64,
 }
 
 /// One line of the table.
@@ -94,16 +101,19 @@ pub(crate) async fn measure(arguments: &Arguments) -> Result<Auth> {
         way.answers().await?;
         ways.push(way);
     }
-    let ways: [Way; 3] = ways.try_into().ok().context("three ways")?;
+    let bare = echoes(&ways).await?;
+    ways.extend(bare);
+    let ways: [Way; 5] = ways.try_into().ok().context("five ways")?;
     let mut rows = Vec::new();
     let mut rounds = Vec::new();
     for callers in [FEW, MOST] {
         rounds.clear();
         for _ in 0..ROUNDS {
-            let [off, tokens, tls] = &ways;
-            let seen = [off, tokens, tls].map(|way| way.round(callers, arguments.seconds));
-            let [off, tokens, tls] = seen;
-            rounds.push([off.await?, tokens.await?, tls.await?]);
+            let mut round = Vec::with_capacity(ways.len());
+            for way in &ways {
+                round.push(way.round(callers, arguments.seconds).await?);
+            }
+            rounds.push(round);
         }
         for (index, way) in ways.iter().enumerate() {
             let seen = |figure: fn(&Seen) -> f64| median(rounds.iter().map(|round| figure(&round[index])));
@@ -116,12 +126,26 @@ pub(crate) async fn measure(arguments: &Arguments) -> Result<Auth> {
             });
         }
     }
+    let cost = |of: fn(&[Seen]) -> f64| median(rounds.iter().map(|round| of(round)));
     let costs = Costs {
-        token: median(rounds.iter().map(|[off, tokens, _]| (tokens.processor - off.processor) * 1e6)),
-        tls: median(rounds.iter().map(|[_, tokens, tls]| (1.0 - tokens.processor / tls.processor) * 100.0)),
-        tls_both: median(rounds.iter().map(|[_, tokens, tls]| (1.0 - tls.per_second / tokens.per_second) * 100.0)),
+        token: cost(|round| (round[1].processor - round[0].processor) * 1e6),
+        tls: cost(|round| (1.0 - round[1].processor / round[2].processor) * 100.0),
+        tls_both: cost(|round| (1.0 - round[2].per_second / round[1].per_second) * 100.0),
+        tls_echo: cost(|round| (1.0 - round[3].processor / round[4].processor) * 100.0),
     };
     Ok(Auth { rows, costs })
+}
+
+/// The bare server in both ways, the second with the certificate and the client's trust of [`TLS`].
+async fn echoes(ways: &[Way]) -> Result<[Way; 2]> {
+    let over_tls = ways.iter().find(|way| way.mode == TLS).context("a way over TLS")?;
+    let plain = Server::echo("echo-http").await?;
+    let encrypted = Server::echo_over_tls(&over_tls.server.files().join("data/tls")).await?;
+    let way = |mode, server: Server, tls| -> Result<Way> {
+        let address = server.http.context("an HTTP port")?;
+        Ok(Way { mode, address, request: request(None)?, tls, server })
+    };
+    Ok([way(ECHO, plain, None)?, way(ECHO_TLS, encrypted, over_tls.tls.clone())?])
 }
 
 /// A server under load.

@@ -3,15 +3,31 @@
 use std::{
     convert::Infallible,
     future::{Future, Ready, ready},
+    io,
     net::SocketAddr,
+    path::Path,
     pin::Pin,
+    sync::Arc,
     task::{Context, Poll},
 };
 
 use anyhow::Result;
-use axum::{Json, Router, routing::post};
+use axum::{
+    Json, Router,
+    routing::post,
+    serve::{Listener, ListenerExt as _},
+};
 use berth_wire::oip::{ModelInferRequest, ModelInferResponse, model_infer_response::InferOutputTensor};
 use serde::{Deserialize, Serialize};
+use tokio::net::{TcpListener, TcpStream};
+use tokio_rustls::{
+    TlsAcceptor,
+    rustls::{
+        ServerConfig,
+        pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject as _},
+    },
+    server::TlsStream,
+};
 use tonic::{
     Request, Response, Status,
     body::Body,
@@ -47,13 +63,45 @@ async fn infer(Json(request): Json<JsonRequest>) -> Json<JsonResponse> {
     Json(JsonResponse { model_name: "echo", id: request.id, outputs: request.inputs })
 }
 
-pub(crate) async fn http(address: SocketAddr) -> Result<()> {
+/// Serves over TLS where `tls` is a folder with `server.pem` and `server.key`.
+pub(crate) async fn http(address: SocketAddr, tls: Option<&Path>) -> Result<()> {
     let router = Router::new().route("/v2/models/{model}/infer", post(infer));
-    let listener = tokio::net::TcpListener::bind(address).await?;
-    let listener = axum::serve::ListenerExt::tap_io(listener, |stream| {
-        stream.set_nodelay(true).ok();
-    });
-    Ok(axum::serve(listener, router).await?)
+    let listener = TcpListener::bind(address).await?;
+    let Some(folder) = tls else {
+        let listener = listener.tap_io(|stream| {
+            stream.set_nodelay(true).ok();
+        });
+        return Ok(axum::serve(listener, router).await?);
+    };
+    let chain = CertificateDer::pem_file_iter(folder.join("server.pem"))?.collect::<Result<_, _>>()?;
+    let key = PrivateKeyDer::from_pem_file(folder.join("server.key"))?;
+    let config = ServerConfig::builder().with_no_client_auth().with_single_cert(chain, key)?;
+    Ok(axum::serve(Encrypted { listener, acceptor: TlsAcceptor::from(Arc::new(config)) }, router).await?)
+}
+
+/// Connections over TLS, one handshake after the other: few are opened, and all are kept.
+struct Encrypted {
+    listener: TcpListener,
+    acceptor: TlsAcceptor,
+}
+
+impl Listener for Encrypted {
+    type Io = TlsStream<TcpStream>;
+    type Addr = SocketAddr;
+
+    async fn accept(&mut self) -> (Self::Io, Self::Addr) {
+        loop {
+            let (stream, from) = Listener::accept(&mut self.listener).await;
+            stream.set_nodelay(true).ok();
+            if let Ok(stream) = self.acceptor.accept(stream).await {
+                return (stream, from);
+            }
+        }
+    }
+
+    fn local_addr(&self) -> io::Result<Self::Addr> {
+        self.listener.local_addr()
+    }
 }
 
 /// A tonic server with the one method, as it would be generated.

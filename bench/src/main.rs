@@ -83,7 +83,12 @@ pub(crate) struct Arguments {
 #[derive(Subcommand)]
 enum Role {
     /// A bare axum server that parses a JSON inference request and answers with its inputs.
-    EchoHttp { address: SocketAddr },
+    EchoHttp {
+        address: SocketAddr,
+        /// Folder with `server.pem` and `server.key`: serves over TLS
+        #[arg(long)]
+        tls: Option<PathBuf>,
+    },
     /// A bare tonic server that answers an inference request with its raw contents.
     EchoGrpc { address: SocketAddr },
     /// A bare proxy to another server.
@@ -99,7 +104,7 @@ enum Role {
 fn main() -> Result<()> {
     let arguments = Arguments::parse();
     match arguments.role {
-        Some(Role::EchoHttp { address }) => return runtime(2)?.block_on(echo::http(address)),
+        Some(Role::EchoHttp { address, tls }) => return runtime(2)?.block_on(echo::http(address, tls.as_deref())),
         Some(Role::EchoGrpc { address }) => return runtime(2)?.block_on(echo::grpc(address)),
         Some(Role::Proxy { address, behind, threads }) => {
             return runtime(threads)?.block_on(cluster::proxy::serve(address, behind));

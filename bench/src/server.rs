@@ -130,8 +130,20 @@ impl Server {
     pub(crate) async fn echo_at(role: &'static str, address: SocketAddr) -> Result<Self> {
         let mut command = Command::new(std::env::current_exe()?);
         command.args([role, &address.to_string()]);
+        Self::started_echo(role, address, &mut command).await
+    }
+
+    /// The one for HTTP, with a certificate of Berth's own: the folder in which `--tls self` keeps it.
+    pub(crate) async fn echo_over_tls(certificate: &Path) -> Result<Self> {
+        let (role, address) = ("echo-http", free()?);
+        let mut command = Command::new(std::env::current_exe()?);
+        command.args([role, &address.to_string(), "--tls"]).arg(certificate);
+        Self::started_echo(role, address, &mut command).await
+    }
+
+    async fn started_echo(role: &'static str, address: SocketAddr, command: &mut Command) -> Result<Self> {
         let http = role == "echo-http";
-        let mut server = Self::spawn(if http { "axum echo" } else { "tonic echo" }, &mut command, scratch(role)?)?;
+        let mut server = Self::spawn(if http { "axum echo" } else { "tonic echo" }, command, scratch(role)?)?;
         (server.http, server.grpc, server.binary) = (http.then_some(address), (!http).then_some(address), false);
         let started = Instant::now();
         while tokio::net::TcpStream::connect(address).await.is_err() {

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! head ──▶ room? ──▶ breaker closed? ──▶ send (again, where that is safe) ──▶ head of the answer ──▶ its body, as it comes
-//!            │ no: 503    │ no: 503          │ 408, 413, 502, 504
+//!            │ no: 503    │ no: 503          │ 400, 408, 413, 502, 504
 //! ```
 //! Bodies pass in both directions at once and are not stored, except small ones of requests that may be sent again.
 
@@ -298,6 +298,10 @@ impl Proxy {
         if request.method() == Method::CONNECT {
             return Err(Refusal::Tunnel);
         }
+        // Each server would choose another one.
+        if request.headers().get_all(header::HOST).iter().nth(1).is_some() {
+            return Err(Refusal::Hosts);
+        }
         // The request counts already.
         if self.in_flight() > most {
             return Err(Refusal::Busy { most });
@@ -349,8 +353,7 @@ impl Proxy {
         let request = || Request::from_parts(head.clone(), body.attempt().boxed_unsync());
         for _ in 1..settings.config.retry.attempts {
             match self.attempt(settings, request(), sent).await {
-                // Of a client that has broken off, no attempt would have the whole body.
-                Err(Refusal::Broken | Refusal::NotTaken) if !sent.broke_off() => self.metrics.retried(&self.name),
+                Err(Refusal::Broken | Refusal::NotTaken) => self.metrics.retried(&self.name),
                 outcome => return outcome,
             }
         }
@@ -376,7 +379,7 @@ impl Proxy {
             }
             // The client's doing tells nothing of the server.
             Ok(Err(UpstreamError::Broken(_) | UpstreamError::Refused(_))) if sent.broke_off() => {
-                return Err(Refusal::Broken);
+                return Err(Refusal::BadBody);
             }
             Ok(Err(UpstreamError::Broken(error))) => {
                 tracing::debug!(port = &*self.name, error = &error as &dyn std::error::Error, "the server broke off");

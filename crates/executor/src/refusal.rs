@@ -17,6 +17,10 @@ pub(crate) enum Refusal {
     Limited { limit: UseLimit, seconds: u64 },
     /// The path has segments that lead out of it.
     DotSegments,
+    /// Several headers say which host is meant.
+    Hosts,
+    /// The request's body broke off, or is malformed.
+    BadBody,
     /// As many requests as may be are in flight.
     Busy { most: usize },
     /// The breaker is open for some more seconds.
@@ -45,6 +49,8 @@ impl Refusal {
             Self::Denied(_) => "denied",
             Self::Limited { limit, .. } => limit.as_str(),
             Self::DotSegments => "dot_segments",
+            Self::Hosts => "hosts",
+            Self::BadBody => "bad_body",
             Self::Busy { .. } => "busy",
             Self::Open { .. } => "breaker_open",
             Self::Tunnel => "tunnel",
@@ -64,7 +70,7 @@ impl Refusal {
             Self::Unknown(_) => (StatusCode::UNAUTHORIZED, 16),
             Self::Denied(_) => (StatusCode::FORBIDDEN, 7),
             Self::Limited { .. } => (StatusCode::TOO_MANY_REQUESTS, 8),
-            Self::DotSegments => (StatusCode::BAD_REQUEST, 3),
+            Self::DotSegments | Self::Hosts | Self::BadBody => (StatusCode::BAD_REQUEST, 3),
             Self::Busy { .. } | Self::Open { .. } => (StatusCode::SERVICE_UNAVAILABLE, 14),
             Self::Tunnel => (StatusCode::METHOD_NOT_ALLOWED, 12),
             Self::TooLarge { .. } => (StatusCode::PAYLOAD_TOO_LARGE, 8),
@@ -87,6 +93,10 @@ impl Refusal {
             Self::DotSegments => {
                 "the path has a segment . or .., which leads out of what is open to you: send the path that you mean"
                     .to_owned()
+            }
+            Self::Hosts => "the request has several Host headers: send one".to_owned(),
+            Self::BadBody => {
+                "your request's body broke off, or its chunks or frames are malformed: send all of it".to_owned()
             }
             Self::Busy { most } => {
                 format!("{most} requests are in flight, which is the most (maxInFlight): try again later")

@@ -41,6 +41,9 @@ const LINES: usize = 4;
 /// Requests of one connection that may be cancelled at about the same time: clients that go away. By default a few such end it.
 const CANCELLED: usize = 1_024;
 
+/// The longest head, and the longest trailers, of an answer of HTTP/2. What is longer by far ends the connection with all its requests.
+const HEADERS: u32 = 16 << 20;
+
 /// Pause between two attempts to connect: a server that restarts is found as soon as it listens, and a refusal costs
 /// little.
 const CONNECT_AGAIN: Duration = Duration::from_millis(50);
@@ -204,6 +207,7 @@ impl Upstream {
             settings
                 .initial_stream_window_size(STREAM_WINDOW)
                 .initial_connection_window_size(CONNECTION_WINDOW)
+                .max_header_list_size(HEADERS)
                 .max_concurrent_reset_streams(CANCELLED);
         });
         let (line, runs) = opened.await.map_err(io::Error::other)?;

@@ -14,6 +14,7 @@
 //!                               guard     (which requests come from web pages of other sites)
 //!                               request_id (the name of one request, wherever it comes to)
 //!                               grpc_timeout (the time that a call over gRPC may take)
+//!                               header_list (how many headers of an answer are passed on)
 //! ```
 //!
 //! Nothing here serves, calls or waits: `control::api` and `mesh` do.
@@ -27,6 +28,7 @@ pub mod external_processor;
 pub mod fleet;
 pub mod grpc_timeout;
 pub mod guard;
+pub mod header_list;
 #[expect(clippy::allow_attributes, clippy::too_many_lines, reason = "generated code")]
 pub mod health;
 #[expect(clippy::allow_attributes, clippy::too_many_lines, reason = "generated code")]

@@ -178,7 +178,8 @@ async fn serve(stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static, mod
     // One task for a connection and its requests: an answer leaves in one write, as from servers in use.
     let begun = StreamSpawner::default();
     let mut builder = auto::Builder::new(begun.clone());
-    builder.http2().max_concurrent_streams(10_000).initial_stream_window_size(4 << 20);
+    // Whoever sends long metadata gets a long head.
+    builder.http2().max_concurrent_streams(10_000).initial_stream_window_size(4 << 20).max_header_list_size(1 << 20);
     let mut connection = pin!(builder.serve_connection(TokioIo::new(stream), service));
     let mut streams = Streams::new(begun);
     // A client that breaks off is none of our business.

@@ -161,6 +161,10 @@ fn read(path: &Path, wanted: RequestKind) -> Result<Value, Failure> {
     } else {
         (path.display().to_string(), fs_err::read_to_string(path)?)
     };
+    if text.trim().is_empty() {
+        let message = "is empty: write the request into it; `berth describe NAME` shows one for the model";
+        return Err(Failure::Invalid(format!("{shown} {message}")));
+    }
     let request: Value =
         serde_json::from_str(&text).map_err(|e| Failure::Invalid(format!("{shown} is not JSON: {e}")))?;
     if wanted == RequestKind::Tensors && request.get("inputs").is_none_or(|inputs| !inputs.is_array()) {

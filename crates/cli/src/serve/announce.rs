@@ -221,12 +221,17 @@ fn serves_another(status: &DeploymentStatus) -> bool {
 
 /// The flag that helps where a card's weights are not to be had, or a model without a card lacks packages.
 fn hint(declared: &Value, status: &DeploymentStatus) -> &'static str {
-    let mut failures = status.replica_details.iter().filter_map(|replica| replica.failure.as_ref());
     let (category, hint) = match declared.get("card").is_some() {
         true => ("network", "\n  `--artifact FILE` takes weights from here"),
         false => ("dependencies", "\n  `--requirements FILE` takes other packages, `--python VERSION` another Python"),
     };
-    if failures.any(|failure| failure.category == category) { hint } else { "" }
+    let mut failures = status.replica_details.iter().filter_map(|replica| replica.failure.as_ref());
+    // What is not tried again leaves no replica: its message begins with the category.
+    let said = format!(": {category}: ");
+    let mut conditions = status.conditions.iter().filter(|condition| condition.reason == "LoadFailed");
+    let has_failed = failures.any(|failure| failure.category == category)
+        || conditions.any(|condition| condition.message.contains(&said));
+    if has_failed { hint } else { "" }
 }
 
 /// The reason why it does not answer: a failure that somebody has to mend, or an attempt that will be repeated.

@@ -46,20 +46,26 @@ impl<S> Filter<S> for LibraryDamper {
         true
     }
 
-    fn callsite_enabled(&self, _: &'static Metadata<'static>) -> Interest {
-        Interest::always()
+    /// What may be left out is asked for each time: of what is always taken, `Registry` takes no refusal of a single event.
+    fn callsite_enabled(&self, of: &'static Metadata<'static>) -> Interest {
+        if is_damped(of) { Interest::sometimes() } else { Interest::always() }
     }
 
     fn event_enabled(&self, event: &Event<'_>, _: &Context<'_, S>) -> bool {
         let of = event.metadata();
         // The name of an event is its place in the code.
-        *of.level() > Level::WARN || is_ours(of.target()) || self.takes(of.name(), Instant::now())
+        !is_damped(of) || self.takes(of.name(), Instant::now())
     }
 
     /// The highest: another filter decides.
     fn max_level_hint(&self) -> Option<LevelFilter> {
         Some(LevelFilter::TRACE)
     }
+}
+
+/// True for a warning or an error of a library.
+fn is_damped(of: &Metadata<'_>) -> bool {
+    *of.level() <= Level::WARN && !is_ours(of.target())
 }
 
 #[cfg(test)]

@@ -116,6 +116,7 @@ const CASES: &[Case] = &[
     (&[], &["get", "workers", "-l", "a=b", "--api", "AWAY"], 2, &[], &["--selector"]),
     (&[], &["wait", "deployment/iris", "--for=Ready=1"], 2, &[], &["condition=TYPE"]),
     (&[], &["wait", "deployment/iris", "--timeout=10ms", "--api", "AWAY"], 5, &[], &["(after", "nothing answers"]),
+    (&[("x.json", "\n")], &["infer", "iris", "-f", "x.json"], 4, &[], &["x.json is empty"]),
     (&[("x.json", "{}")], &["infer", "iris", "-f", "x.json"], 4, &[], &["has no list \"inputs\""]),
     (
         &[("x.json", "{\"inputs\": []}")],

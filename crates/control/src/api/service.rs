@@ -28,7 +28,10 @@ pub(crate) use dashboard::{MOST_PARTS, Selection, Sort};
 pub(crate) use declare::{ALIAS, CheckedDocuments, DEPLOYMENT, Delete, Expect, FUNCTION, Write};
 pub(crate) use tell::ListPage;
 
-use super::{Seams, error::ApiError, peer_queries::PeerQueries, query::nearest, recorder::Recorder, top::Sampler};
+use super::{
+    Seams, error::ApiError, peer_queries::PeerQueries, query::nearest, recorder::Recorder, top::Sampler,
+    watch::WatchPlaces,
+};
 use crate::{
     Handle,
     handle::{Error, ListRequest},
@@ -64,7 +67,7 @@ pub(crate) struct Service {
     issuing: Option<Arc<super::Issuing>>,
     pub(super) bodies: Arc<Semaphore>,
     pub(super) small_bodies: Arc<Semaphore>,
-    pub(super) watches: Arc<Semaphore>,
+    pub(super) watches: WatchPlaces,
     pub(super) webhooks: Arc<Semaphore>,
     pub(super) webhook_addresses: Arc<AddressLimit>,
     kept: dashboard::CachedAnswers,
@@ -96,7 +99,7 @@ impl Service {
             issuing: seams.issuing,
             bodies: Arc::new(Semaphore::new(BODIES)),
             small_bodies: Arc::new(Semaphore::new(SMALL_BODIES)),
-            watches: Arc::new(Semaphore::new(super::watch::WATCHES)),
+            watches: WatchPlaces::default(),
             webhooks: Arc::new(Semaphore::new(WEBHOOKS)),
             webhook_addresses: AddressLimit::new(WEBHOOKS / 2),
             kept: dashboard::CachedAnswers::default(),

@@ -6,13 +6,14 @@
 //! ```
 //! A watch ends with an `ERROR` (list again) or when the control plane stops.
 
-use std::{sync::Arc, time::Duration};
+use std::{net::IpAddr, sync::Arc, time::Duration};
 
+use berth_peer::port::{AddressLimit, AddressPlace};
 use berth_spec::{Class, Namespace};
 use berth_wire::api::{Bookmark, EventWatch, WatchEvent};
 use futures::{Stream, StreamExt, stream};
 use tokio::{
-    sync::OwnedSemaphorePermit,
+    sync::{OwnedSemaphorePermit, Semaphore},
     time::{MissedTickBehavior, interval, timeout},
 };
 
@@ -31,7 +32,49 @@ const EVENTS_EVERY: Duration = Duration::from_millis(500);
 
 /// Watches at once, of deployments and of events. Each holds a page of what there is, or looks for events twice a second: more than all the
 /// commands that wait for something.
-pub(super) const WATCHES: usize = 2_048;
+const WATCHES: usize = 2_048;
+
+/// Watches at once of one address, which leaves the others as many.
+const OF_ADDRESS: usize = WATCHES / 2;
+
+/// Places for watches.
+pub(super) struct WatchPlaces {
+    all: Arc<Semaphore>,
+    addresses: Arc<AddressLimit>,
+}
+
+/// The place of one watch. Counts until it is dropped.
+#[derive(Debug)]
+struct WatchPlace {
+    _of_address: Option<AddressPlace>,
+    _of_all: OwnedSemaphorePermit,
+}
+
+impl Default for WatchPlaces {
+    fn default() -> Self {
+        Self { all: Arc::new(Semaphore::new(WATCHES)), addresses: AddressLimit::new(OF_ADDRESS) }
+    }
+}
+
+impl WatchPlaces {
+    /// A place for a watch of a client; `None`: its address is not known.
+    fn take(&self, client: Option<IpAddr>) -> Result<WatchPlace, ApiError> {
+        let full = |message: String| {
+            let class = Class::Waiting { retry_in: Duration::from_secs(10) };
+            ApiError::new(class, format!("{message}: end one, or try again later"))
+        };
+        let of_all = Arc::clone(&self.all).try_acquire_owned();
+        let of_all = of_all.map_err(|_| full(format!("{WATCHES} watches are open")))?;
+        let of_address = match client {
+            None => None,
+            Some(address) => {
+                let place = self.addresses.place(address);
+                Some(place.ok_or_else(|| full(format!("{OF_ADDRESS} watches of your address are open")))?)
+            }
+        };
+        Ok(WatchPlace { _of_address: of_address, _of_all: of_all })
+    }
+}
 
 /// Deployments to watch, and the start.
 #[derive(Debug, Clone, Default)]
@@ -117,8 +160,9 @@ impl Service {
     pub(crate) async fn watch(
         &self,
         watch: DeploymentWatch,
+        client: Option<IpAddr>,
     ) -> Result<impl Stream<Item = WatchEvent> + Send + use<>, ApiError> {
-        let place = self.watch_place()?;
+        let place = self.watches.take(client)?;
         let request = WatchRequest {
             from: watch.from,
             namespace: watch.namespace,
@@ -139,8 +183,9 @@ impl Service {
     pub(crate) fn watch_events(
         self: &Arc<Self>,
         filter: EventFilter,
+        client: Option<IpAddr>,
     ) -> Result<impl Stream<Item = EventWatch> + Send + use<>, ApiError> {
-        let place = self.watch_place()?;
+        let place = self.watches.take(client)?;
         let mut ticks = interval(EVENTS_EVERY);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let looking = Some((Arc::clone(self), filter, ticks, place));
@@ -159,12 +204,24 @@ impl Service {
         });
         Ok(pages.flat_map(stream::iter).take_until(self.shutdown.clone().cancelled_owned()))
     }
+}
 
-    /// A place for a watch, until it ends.
-    fn watch_place(&self) -> Result<OwnedSemaphorePermit, ApiError> {
-        Arc::clone(&self.watches).try_acquire_owned().map_err(|_| {
-            let class = Class::Waiting { retry_in: Duration::from_secs(10) };
-            ApiError::new(class, format!("{WATCHES} watches are open: end one, or try again later"))
-        })
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_address_leaves_watches_to_others() {
+        let [one, other] = ["10.1.2.3", "10.1.0.1"].map(|text| text.parse::<IpAddr>().ok());
+        let places = WatchPlaces::default();
+        let mut held: Vec<_> = (0..OF_ADDRESS).map(|_| places.take(one).expect("room")).collect();
+        let refused = places.take(one).expect_err("it has its share").info();
+        assert_eq!((refused.code, refused.reason.as_str()), (503, "Unavailable"));
+        assert!(refused.message.contains("1024 watches of your address are open: end one"), "{}", refused.message);
+        held.extend((0..OF_ADDRESS).map(|_| places.take(other).expect("room of its own")));
+        let refused = places.take(None).expect_err("all places are taken").info();
+        assert!(refused.message.contains("2048 watches are open"), "{}", refused.message);
+        drop(held.remove(0));
+        places.take(one).expect("one has ended");
     }
 }

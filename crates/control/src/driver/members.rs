@@ -3,7 +3,8 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use berth_peer::{MemberTable, Members};
-use berth_spec::{Health, WorkerId};
+use berth_plan::world::TrackedWorker;
+use berth_spec::{Health, WorkerId, WorkerState};
 use tokio::sync::watch;
 
 use super::{Driver, perform::last_heartbeat};
@@ -49,12 +50,34 @@ impl Driver {
         let Some(member_sync) = &mut self.member_sync else { return };
         for (worker, health) in member_sync.news() {
             tracing::debug!(event = "member_told", worker_id = %worker, health = health.as_str());
-            if health == Health::Suspect {
-                let last_heartbeat = self.brain.world().worker(&worker).and_then(last_heartbeat);
+            let tracked = self.brain.world().worker(&worker);
+            if is_alarming(health, tracked) {
+                let last_heartbeat = tracked.and_then(last_heartbeat);
                 tracing::warn!(event = "worker_marked_suspect", worker_id = %worker, last_heartbeat);
             }
             let event = Event::Member { worker: worker.clone(), health };
             self.feed_about(&worker, event);
         }
+    }
+}
+
+/// True for a suspicion that people are told of. A worker that said that it leaves falls silent by itself.
+fn is_alarming(health: Health, tracked: Option<&TrackedWorker>) -> bool {
+    health == Health::Suspect && tracked.is_none_or(|tracked| tracked.state != WorkerState::Leaving)
+}
+
+#[cfg(test)]
+mod tests {
+    use berth_plan::fixture::{gib, worker_id, world};
+
+    use super::*;
+
+    #[test]
+    fn a_worker_that_leaves_is_no_suspect() {
+        let (mut fixture, id) = (world().worker("a", gib(1)), worker_id("a"));
+        assert!(is_alarming(Health::Suspect, fixture.world.worker(&id)) && is_alarming(Health::Suspect, None));
+        assert!(!is_alarming(Health::Alive, fixture.world.worker(&id)));
+        fixture.leave("a");
+        assert!(fixture.world.worker(&id).is_some() && !is_alarming(Health::Suspect, fixture.world.worker(&id)));
     }
 }

@@ -2,6 +2,7 @@
 
 use std::net::IpAddr;
 
+use berth_wire::request_id::REQUEST_ID;
 use http::{
     HeaderMap, HeaderName, HeaderValue, Request, Uri, Version,
     header::{
@@ -71,7 +72,12 @@ pub(super) fn strip(headers: &mut HeaderMap) {
 /// Makes the head of a request the head of the same request to the server.
 pub(super) fn rewrite(head: &mut request::Parts, origin: &Origin<'_>) {
     let trailers = head.headers.get(TE).is_some_and(|te| te.as_bytes().eq_ignore_ascii_case(b"trailers"));
+    // The port has settled it: no client takes it away by naming it in `connection`.
+    let id = head.headers.get(REQUEST_ID).cloned();
     strip(&mut head.headers);
+    if let Some(id) = id {
+        head.headers.insert(REQUEST_ID, id);
+    }
     for name in [TE, EXPECT] {
         head.headers.remove(name);
     }
@@ -161,6 +167,13 @@ mod tests {
         assert_eq!((of("te"), of("x-other"), of("host")), (Some("trailers"), Some("2"), Some("iris.example.org")));
         assert_eq!((of("x-forwarded-for"), of("x-forwarded-proto")), (Some("192.0.2.1, 10.0.0.7"), Some("http")));
         assert_eq!(head.uri.to_string(), "/predict?a=b");
+    }
+
+    #[test]
+    fn the_id_of_a_request_stays_with_it() {
+        let request = Request::get("/a").header("connection", "X-Request-Id").header("x-request-id", "7");
+        let head = rewritten(request.body(()).expect("a request"), Version::HTTP_11);
+        assert_eq!(head.headers.get(REQUEST_ID).map(HeaderValue::as_bytes), Some(&b"7"[..]));
     }
 
     #[test]

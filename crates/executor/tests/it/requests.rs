@@ -14,7 +14,7 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::{TcpListener, TcpStream},
-    sync::{Notify, mpsc},
+    sync::{Notify, Semaphore, mpsc},
 };
 
 use crate::fixture::{anywhere, config, echo, executor, executor_within, full, said, server};
@@ -231,6 +231,25 @@ async fn a_body_that_is_too_large_is_refused_known_or_not() {
 }
 
 #[tokio::test]
+async fn what_is_wrong_with_a_request_does_not_count_against_the_server() {
+    let server = server(anywhere(), echo).await;
+    let executor = executor(&config(server.address, "breaker: {failures: 1, openFor: 1h}"));
+    let chunked = format!("{POST}transfer-encoding: chunked\r\n\r\n");
+    for (request, says) in [
+        (format!("{chunked}zz\r\nabc\r\n0\r\n\r\n"), "your request's body broke off"),
+        (format!("{chunked}3\r\nabcdef\r\n0\r\n\r\n"), "your request's body broke off"),
+        (format!("{POST}host: y\r\n\r\n"), "several Host headers"),
+    ] {
+        let answer = said(executor.address, &request).await;
+        assert!(answer.starts_with("HTTP/1.1 400 ") && answer.contains(says), "{request:?}: {answer}");
+    }
+    executor.tells("berth_executor_refused_total{port=\"http\",reason=\"bad_body\"} 2").await;
+    executor.tells("berth_executor_refused_total{port=\"http\",reason=\"hosts\"} 1").await;
+    let answer = said(executor.address, &format!("{POST}content-length: 4\r\n\r\nfull")).await;
+    assert!(answer.starts_with("HTTP/1.1 200 ") && answer.ends_with("full"), "{answer}");
+}
+
+#[tokio::test]
 async fn a_late_server_is_given_up_and_then_left_alone() {
     let server = server(anywhere(), |_| std::future::pending::<Response<crate::fixture::Body>>()).await;
     let executor = executor(&config(server.address, "timeout: 50ms, breaker: {failures: 2, openFor: 1h}"));
@@ -394,6 +413,43 @@ async fn a_request_that_the_server_did_not_look_at_is_sent_again() {
     assert!(answer.starts_with("HTTP/1.1 502 ") && answer.contains("did not look at it"), "{answer}");
     assert_eq!(seen.load(Relaxed), 3, "once");
     executor.tells("berth_executor_refused_total{port=\"http\",reason=\"not_taken\"} 1").await;
+}
+
+/// Requests share the connections to a server of HTTP/2, which ends one on which far too many headers come.
+#[tokio::test]
+async fn a_long_head_leaves_its_connection_to_the_others() {
+    let (came, goes) = (Arc::new(Semaphore::new(0)), Arc::new(Semaphore::new(0)));
+    let waits = (Arc::clone(&came), Arc::clone(&goes));
+    let server = server(anywhere(), move |request: Request<Incoming>| {
+        let (came, goes) = waits.clone();
+        async move {
+            let mut answer = Response::new(full("whole"));
+            if request.uri().path() == "/long" {
+                let long = HeaderValue::from_str(&"x".repeat(300_000)).expect("a value");
+                answer.headers_mut().insert("x-long", long);
+            } else {
+                came.add_permits(1);
+                goes.acquire().await.expect("open").forget();
+            }
+            answer
+        }
+    })
+    .await;
+    let executor = executor(&config(server.address, "protocol: http2"));
+    let get = |path: &str| format!("GET {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n");
+    let (late, long) = (get("/late"), get("/long"));
+    // One on each of its connections, which are used in turn.
+    let late = futures::future::join_all((0..4).map(|_| said(executor.address, &late)));
+    let between = async {
+        came.acquire_many(4).await.expect("open").forget();
+        for _ in 0..4 {
+            let answer = said(executor.address, &long).await;
+            assert!(answer.starts_with("HTTP/1.1 200 ") && answer.len() > 300_000, "{answer:.300}");
+        }
+        goes.add_permits(4);
+    };
+    let (late, ()) = tokio::join!(late, between);
+    assert!(late.iter().all(|answer| answer.starts_with("HTTP/1.1 200 ") && answer.ends_with("whole")), "{late:?}");
 }
 
 #[tokio::test]

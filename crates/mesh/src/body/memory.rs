@@ -3,6 +3,7 @@
 //!
 //! ```text
 //! piece comes ──▶ Charge::grow ── no room ──▶ 503 no_memory, and all that the request held is free again
+//!                     │               └─ nor would there be any if it were alone ──▶ 413 too_large
 //!                     │ room
 //!                     ▼
 //!                 Charge::hold: counted for as long as a slice of the bytes lives
@@ -68,6 +69,20 @@ impl RequestMemory {
         self.most
     }
 
+    /// The most that one request gets: all but the reserve.
+    fn common(&self) -> usize {
+        self.most - self.most / RESERVE
+    }
+
+    /// The error of a request that would find no room if it were alone.
+    fn never(&self, bytes: usize) -> InferError {
+        let [bytes, common] = [bytes, self.common()].map(|bytes| ByteSize(bytes as u64));
+        InferError::TooLarge(format!(
+            "the request takes {bytes} of memory with what is decoded of it, and a single one gets at most {common}: send a \
+             smaller one, or raise --request-memory"
+        ))
+    }
+
     /// Nothing held yet.
     pub(crate) fn charge(self: &Arc<Self>) -> Charge {
         Charge { memory: Arc::clone(self), bytes: 0, of_reserve: 0 }
@@ -95,6 +110,15 @@ impl RequestMemory {
         charge.grow_to(bytes)?;
         Ok(charge)
     }
+
+    /// The same for a request whose body is held already.
+    pub(crate) fn take_beside(self: &Arc<Self>, body: &[u8], bytes: usize) -> Result<Charge, InferError> {
+        let all = body.len().saturating_add(bytes);
+        if bytes >= SMALL && all > self.common() {
+            return Err(self.never(all));
+        }
+        self.take(bytes)
+    }
 }
 
 /// Bytes that one request holds.
@@ -111,6 +135,10 @@ impl Charge {
     pub(crate) fn grow_to(&mut self, bytes: usize) -> Result<(), InferError> {
         if bytes <= self.bytes || bytes < SMALL {
             return Ok(());
+        }
+        if bytes > self.memory.common() {
+            self.release();
+            return Err(self.memory.never(bytes));
         }
         let (more, memory) = (bytes - self.bytes, &self.memory);
         if let Some(part) = memory.all.take(more, &memory.held, &memory.account.memory) {
@@ -185,6 +213,20 @@ mod tests {
         drop(part);
         assert_eq!(memory.used(), 0);
         drop(memory.take(99 << 10).expect("exactly all but the reserve"));
+        assert_eq!(memory.used(), 0);
+    }
+
+    #[test]
+    fn a_request_that_never_has_room_is_too_large() {
+        let memory = RequestMemory::new(128 << 10, Shape::new(false));
+        let mut charge = memory.take(96 << 10).expect("exactly all but the reserve");
+        let refused = charge.grow_to((96 << 10) + 1).expect_err("more");
+        assert_eq!((refused.reason(), memory.used()), ("too_large", 0));
+        assert!(refused.to_string().ends_with("raise --request-memory"), "{refused}");
+        let body = vec![b' '; 20 << 10];
+        let refused = memory.take_beside(&body, 4 * body.len()).expect_err("more, with the body");
+        assert_eq!(refused.reason(), "too_large");
+        drop(memory.take_beside(&body, 3 * body.len()).expect("room"));
         assert_eq!(memory.used(), 0);
     }
 

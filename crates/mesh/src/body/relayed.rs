@@ -7,6 +7,7 @@ use std::{
 };
 
 use berth_peer::BoxError;
+use berth_wire::header_list;
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, header};
 use http_body::{Body as _, Frame};
@@ -29,7 +30,10 @@ impl Source {
                 let cut = |error: hyper::Error| Status::unavailable(format!("the answer was cut off: {error}"));
                 Pin::new(body).poll_frame(cx).map_err(cut)
             }
-            Self::Model(body) => Pin::new(body).poll_frame(cx).map_err(status_of),
+            Self::Model(body) => {
+                let frame = Pin::new(body).poll_frame(cx);
+                frame.map(|frame| frame.map(|frame| frame.map_err(status_of).and_then(bounded)))
+            }
         }
     }
 
@@ -142,6 +146,14 @@ impl Relayed {
     pub(crate) fn is_end_stream(&self) -> bool {
         let ended = self.coming.as_ref().is_none_or(|coming| coming.is_end_stream());
         ended && self.pieces.len() == 0 && self.trailers.is_none()
+    }
+}
+
+/// A piece of a model's answer, or its trailers if they are short enough.
+fn bounded(frame: Frame<Bytes>) -> Result<Frame<Bytes>, Status> {
+    match frame.trailers_ref().map(header_list::check) {
+        Some(Err(error)) => Err(Status::internal(format!("the trailers of the model's answer have {error}"))),
+        _ => Ok(frame),
     }
 }
 

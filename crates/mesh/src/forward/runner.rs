@@ -6,7 +6,7 @@ use std::{
 };
 
 use berth_spec::{InferError, InferRequest, InferResponse, Signature};
-use berth_wire::status::grpc_code;
+use berth_wire::{header_list, status::grpc_code};
 use bytes::Bytes;
 use http::{HeaderMap, Response, request::Parts};
 use tokio::time::Instant;
@@ -176,6 +176,10 @@ pub(crate) trait Runner: Send + Sync {
             Ok(match answered? {
                 LocalOutcome::Moved(why) => LocalOutcome::Moved(why),
                 LocalOutcome::Answered(response) => {
+                    if let Err(error) = header_list::check(response.headers()) {
+                        let whose = format!("the headers of the answer of model {:?} have {error}", self.model_name());
+                        return Err(self.failed(InferError::Model(whose)));
+                    }
                     self.began(response.headers());
                     LocalOutcome::Answered(passed_on(response, (held, self.permit()), deadline))
                 }

@@ -194,3 +194,48 @@ async fn calls_that_no_model_answers_are_unimplemented() {
         }
     }
 }
+
+/// Nodes share their connections, and HTTP/2 ends one on which far too many headers come, with the calls of others on it.
+#[tokio::test]
+async fn an_answer_with_too_many_headers_fails_alone() {
+    let (mut town, talk) = town().await;
+    for node in NODES {
+        let address = town.house(node).address();
+        let mut other = Call::begin(address, "/talk.Talk/Gated", NAMED).await;
+        other.send(framed(b"go"), true);
+        talk.gate.add_permits(1);
+        assert_eq!(other.head().await.status, 200, "{node}");
+        assert_eq!(other.piece().await.expect("a message"), framed(b"token"), "{node}");
+        let long = async |part: &'static str, bytes: usize| {
+            let bytes = bytes.to_string();
+            let headers = [("berth-model", "talk"), (part, bytes.as_str())];
+            let mut call = Call::begin(address, "/talk.Talk/Long", &headers).await;
+            call.send(framed(b"go"), true);
+            let head = call.head().await.headers;
+            if head.contains_key("grpc-status") {
+                return (head.clone(), head);
+            }
+            assert_eq!(call.rest().await, framed(b"long"), "{node}, {part}");
+            (head, call.trailers().await)
+        };
+        // Each event loop has a connection of its own.
+        for _ in 0..4 {
+            for part in ["x-head", "x-trailers"] {
+                let (head, end) = long(part, 60_000).await;
+                let whole = if part == "x-head" { &head } else { &end };
+                assert_eq!(end["grpc-status"], "0", "{node}, {part}");
+                assert_eq!(whole["x-long"].len(), 60_000, "{node}, {part}");
+                for bytes in [100_000, 300_000] {
+                    let (_, end) = long(part, bytes).await;
+                    let why = end["grpc-message"].to_str().expect("text");
+                    assert_eq!(end["grpc-status"], "13", "{node}, {part}: {why}");
+                    assert!(why.contains("65536"), "{node}, {part}: {why}");
+                }
+            }
+        }
+        talk.gate.add_permits(1);
+        assert_eq!(other.piece().await.expect("a message"), framed(b"token"), "{node}: it goes on");
+        drop(other);
+        soon("the cancellation", talk.cancelled.acquire()).await.expect("open").forget();
+    }
+}

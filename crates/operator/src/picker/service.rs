@@ -2,7 +2,9 @@
 
 use std::{
     convert::Infallible,
+    sync::Arc,
     task::{Context, Poll},
+    time::Duration,
 };
 
 use berth_wire::{
@@ -20,6 +22,7 @@ use futures::{
     StreamExt,
     stream::{self, BoxStream, Empty},
 };
+use tokio::{sync::Semaphore, time::timeout};
 use tonic::{
     Request, Response, Status, Streaming,
     codegen::{Body, BoxFuture, Service, StdError, http},
@@ -27,22 +30,37 @@ use tonic::{
 
 use super::{Pool, session::Session};
 
+/// Largest part of a request in bytes. Headers are small; of a body, Envoy buffers 1 MiB by default, and passes on a little more at once.
+const PART: usize = 2 << 20;
+
+/// Largest health check in bytes: it has the name of a service.
+const CHECK: usize = 4 << 10;
+
+/// Requests under way at once, of all connections: each takes some KiB of the pod's 256 MiB.
+const STREAMS: usize = 8_192;
+
+/// Time in which the first part of a request has to come: a Gateway opens a stream to send it.
+const FIRST_WITHIN: Duration = Duration::from_secs(10);
+
 /// The path of health checks.
 const HEALTH: &str = "/grpc.health.v1.Health/";
 
 /// Answers for a pool, as a service of HTTP/2.
 #[derive(Clone)]
 pub struct PickerServer {
-    processor: ExternalProcessorServer<Face>,
-    health: HealthServer<Face>,
+    processor: ExternalProcessorServer<Processor>,
+    health: HealthServer<PoolHealth>,
 }
 
 impl PickerServer {
     /// Answers for this pool.
     #[must_use]
     pub fn new(pool: Pool) -> Self {
-        let processor = ExternalProcessorServer::new(Face(pool.clone()));
-        Self { processor, health: HealthServer::new(Face(pool)) }
+        let processor = Processor { pool: pool.clone(), streams: Arc::new(Semaphore::new(STREAMS)) };
+        Self {
+            processor: ExternalProcessorServer::new(processor).max_decoding_message_size(PART),
+            health: HealthServer::new(PoolHealth(pool)).max_decoding_message_size(CHECK),
+        }
     }
 }
 
@@ -67,10 +85,13 @@ where
     }
 }
 
-struct Face(Pool);
+struct Processor {
+    pool: Pool,
+    streams: Arc<Semaphore>,
+}
 
 #[tonic::async_trait]
-impl ExternalProcessor for Face {
+impl ExternalProcessor for Processor {
     type ProcessStream = BoxStream<'static, Result<ProcessingResponse, Status>>;
 
     /// Nothing runs but what the Gateway reads: when its stream goes, so does the session with its place.
@@ -78,11 +99,15 @@ impl ExternalProcessor for Face {
         &self,
         request: Request<Streaming<ProcessingRequest>>,
     ) -> Result<Response<Self::ProcessStream>, Status> {
-        let conversation = (request.into_inner(), Session::new(self.0.clone()));
-        let answers = stream::try_unfold(conversation, |(mut parts, mut session)| async move {
-            while let Some(part) = parts.message().await? {
+        let Ok(place) = Arc::clone(&self.streams).try_acquire_owned() else {
+            let message = format!("{STREAMS} requests are under way, which is the most: try again later");
+            return Err(Status::unavailable(message));
+        };
+        let conversation = (request.into_inner(), Session::new(self.pool.clone()), place, Some(FIRST_WITHIN));
+        let answers = stream::try_unfold(conversation, |(mut parts, mut session, place, mut within)| async move {
+            while let Some(part) = next(&mut parts, within.take()).await? {
                 if let Some(answer) = session.on(part) {
-                    return Ok(Some((answer, (parts, session))));
+                    return Ok(Some((answer, (parts, session, place, within))));
                 }
             }
             Ok::<_, Status>(None)
@@ -91,8 +116,22 @@ impl ExternalProcessor for Face {
     }
 }
 
+/// The next part of a request; `None` at the end. Only the first one has a time: the others come when the client and the model send more.
+async fn next(
+    parts: &mut Streaming<ProcessingRequest>,
+    within: Option<Duration>,
+) -> Result<Option<ProcessingRequest>, Status> {
+    let Some(within) = within else { return parts.message().await };
+    timeout(within, parts.message()).await.unwrap_or_else(|_| {
+        let seconds = within.as_secs();
+        Err(Status::deadline_exceeded(format!("nothing came within {seconds} s: open a stream to send a request")))
+    })
+}
+
+struct PoolHealth(Pool);
+
 #[tonic::async_trait]
-impl Health for Face {
+impl Health for PoolHealth {
     type WatchStream = Empty<Result<HealthCheckResponse, Status>>;
 
     /// Names of services are those of the protocol of pickers.

@@ -1,6 +1,6 @@
 //! A picker as a Gateway talks to it: streams of external processing, without a network.
 
-use std::{collections::BTreeSet, net::SocketAddr, num::NonZeroU32};
+use std::{collections::BTreeSet, net::SocketAddr, num::NonZeroU32, time::Duration};
 
 use berth_operator::picker::{PickerServer, Pool};
 use berth_wire::{
@@ -256,6 +256,41 @@ async fn an_observer_gets_no_answers_and_no_place() {
     conversation.parts.close_channel();
     assert!(conversation.answers.message().await.expect("an end in good order").is_none());
     assert!(!pool.metrics().contains("outcome="), "{}", pool.metrics());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stream_that_is_too_large_or_never_begins_ends() {
+    let pool = pool(&[1], 0);
+    let mut large = open(&pool).await;
+    let body = HttpBody { body: vec![b'x'; 3 << 20].into(), end_of_stream: true };
+    large.parts.try_send(part(Request::RequestBody(body))).expect("room");
+    assert_eq!(large.answers.message().await.expect_err("too large").code(), Code::OutOfRange);
+    let mut silent = open(&pool).await;
+    assert_eq!(silent.answers.message().await.expect_err("nothing came").code(), Code::DeadlineExceeded);
+    // Of a request that has begun, nothing may come for as long as its model takes.
+    let mut slow = open(&pool).await;
+    assert_eq!(slow.pick(head()).await, "10.0.0.1:8080");
+    let more = tokio::time::timeout(Duration::from_secs(3_600), slow.answers.message());
+    assert!(more.await.is_err(), "it goes on");
+    assert_eq!(in_flight(&pool), 1);
+}
+
+#[tokio::test]
+async fn streams_at_once_are_bounded() {
+    let server = PickerServer::new(pool(&[1], 0));
+    let mut streams = Vec::new();
+    let refused = loop {
+        assert!(streams.len() <= 8_192, "there is no bound");
+        let (parts, asked) = channel::<ProcessingRequest>(1);
+        match ExternalProcessorClient::new(server.clone()).process(asked).await {
+            Ok(answers) => streams.push((parts, answers)),
+            Err(status) => break status,
+        }
+    };
+    assert_eq!((refused.code(), streams.len()), (Code::Unavailable, 8_192), "{refused}");
+    drop(streams.pop());
+    let (_parts, asked) = channel::<ProcessingRequest>(1);
+    assert!(ExternalProcessorClient::new(server).process(asked).await.is_ok(), "one has ended");
 }
 
 #[tokio::test]

@@ -56,9 +56,6 @@ const JOIN_HEADERS: u32 = 8 << 10;
 /// Most requests at a time on one connection. Bounds memory; the handler limits the work.
 const STREAMS: u32 = 4_096;
 
-/// The longest head of a request.
-const HEADERS: u32 = 64 << 10;
-
 /// Interval between pings on an idle connection, and the limit for the answer. Finds remains of vanished peers; the
 /// dialler pings more often.
 const PING_EVERY: Duration = Duration::from_secs(10);
@@ -209,7 +206,7 @@ async fn run(
             .max_pending_accept_reset_streams(window::CANCELLED)
             .max_local_error_reset_streams(None)
             .max_concurrent_streams(STREAMS)
-            .max_header_list_size(HEADERS)
+            .max_header_list_size(window::HEADERS)
             .keep_alive_interval(PING_EVERY)
             .keep_alive_timeout(PING_TIMEOUT)
             .serve_connection(TokioIo::new(held.clone()), service)

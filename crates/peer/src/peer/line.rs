@@ -14,9 +14,6 @@ use crate::{
     pki::OpenConnection,
 };
 
-/// The longest head of an answer: as long as that of a request.
-const HEADERS: u32 = 64 << 10;
-
 /// A line to a peer.
 pub(super) struct PeerLine {
     inner: http2::Line<PeerBody>,
@@ -40,7 +37,7 @@ impl PeerLine {
                 .initial_stream_window_size(window::STREAM)
                 .initial_connection_window_size(window::CONNECTION)
                 .max_frame_size(window::FRAME)
-                .max_header_list_size(HEADERS)
+                .max_header_list_size(window::HEADERS)
                 .max_send_buf_size(window::SEND_BUFFER)
                 .max_concurrent_reset_streams(window::CANCELLED)
                 .max_local_error_reset_streams(None)

@@ -1,4 +1,4 @@
-//! HTTP/2 flow control between nodes, at both ends.
+//! HTTP/2 flow control between nodes, and other bounds of a line, at both ends.
 
 /// Flow-control window of one stream. Large tensors need not wait for window updates.
 pub(crate) const STREAM: u32 = 2 << 20;
@@ -21,3 +21,7 @@ pub(crate) const CANCELLED: usize = 4_096;
 
 /// Bytes read from a connection at a time. TLS alone reads 4 KiB, which costs many system calls for tensors.
 pub(crate) const READ: usize = 32 << 10;
+
+/// The longest head of a request or an answer: far longer than any that nodes pass on, which have 64 KiB, or about twice that where a client
+/// speaks HTTP/1. HTTP/2 ends a connection on which a much longer one comes, or one in too many frames, with the requests of others on it.
+pub(crate) const HEADERS: u32 = 16 << 20;

@@ -311,6 +311,29 @@ async fn large_tensors_cross_whole_beside_small_requests() {
     join_all(asked).await;
 }
 
+/// Twice as many bytes as clients and models may send: over HTTP/1, a port reads some more than it should.
+#[tokio::test]
+async fn long_heads_leave_the_line_to_the_others() {
+    let ca = Ca::new();
+    let node = Node::start(ca.identity("b"));
+    let peers = ca.lines("a", "b", node.at);
+    let peer = peers.get(&name("b")).expect("known");
+    ask(&peer, "/echo").await.expect("an answer");
+    let mut hanging: Vec<_> = (0..LinePolicy::default().lines).map(|_| Box::pin(peer.send(get("/hang")))).collect();
+    for asked in &mut hanging {
+        assert!(futures::poll!(asked).is_pending());
+    }
+    let long = "x".repeat(128 << 10);
+    for _ in 0..2 * LinePolicy::default().lines {
+        let request = http::Request::post("/echo").header("x-long", &long).body(berth_peer::full("tensor"));
+        let answer = tokio::time::timeout(PATIENCE, peer.send(request.expect("a request"))).await.expect("in time");
+        assert_eq!(answer.expect("an answer").headers()["x-long"].len(), long.len());
+    }
+    for asked in &mut hanging {
+        assert!(futures::poll!(asked).is_pending(), "its line has ended");
+    }
+}
+
 #[tokio::test]
 async fn a_grpc_client_rides_on_a_peer() {
     use berth_peer::PeerChannel;

@@ -70,7 +70,7 @@ impl Ca {
     }
 }
 
-/// Answers `/echo` with the caller and the body, never answers `/hang`.
+/// Answers `/echo` with the caller, the header `x-long` and the body, never answers `/hang`.
 #[derive(Default)]
 pub(crate) struct Echo {
     pub(crate) served: AtomicUsize,
@@ -88,8 +88,14 @@ impl PeerHandler for Echo {
             if request.uri().path() == "/hang" {
                 std::future::pending::<()>().await;
             }
-            let body = request.into_body().collect().await.expect("a body").to_bytes();
-            Response::builder().header("caller", caller.name.as_str()).body(full(body)).expect("a response")
+            let (head, body) = request.into_parts();
+            let body = body.collect().await.expect("a body").to_bytes();
+            let mut answer =
+                Response::builder().header("caller", caller.name.as_str()).body(full(body)).expect("a response");
+            if let Some(long) = head.headers.get("x-long") {
+                answer.headers_mut().insert("x-long", long.clone());
+            }
+            answer
         }
         .boxed()
     }

@@ -13,8 +13,8 @@ const INTRODUCTION: &str = "# Model card reference
 
 <!-- Generated from crates/registry/schema: `UPDATE=1 cargo test -p berth-registry card_reference` rewrites it. -->
 
-A model card describes one version of a [model in Python](models.md): its code, its packages, its weights, and what goes in and out. It is the file
-`model-card.yaml` in the model's repository.
+A model card describes one version of a [model in Python](models.md): its code, packages and weights, and the form of its requests and answers. It is
+the file `model-card.yaml` in the model's repository.
 
 ```yaml
 schemaVersion: \"3.1.0\"
@@ -45,8 +45,8 @@ interface:
 ```
 
 `berth card new FOLDER` writes a card with its code, `berth card check` checks it, and `berth schema model-card` prints the JSON schema that editors
-understand. A field of an object that may be left out, such as `resources.cpu`, is required where that object is given. Fields that are not listed here have no
-effect, and `berth card check` warns of them; in `network` they are errors.
+understand. A required field of an optional object, such as `resources.cpu`, is required only if that object is given. A field that is not listed here has no
+effect, and `berth card check` warns of it; in `network` it is an error.
 
 | field | type | required | meaning |
 |---|---|---|---|

@@ -1,6 +1,6 @@
 //! Parameters of REST requests, and responses that are not plain JSON.
 
-use std::{collections::BTreeMap, convert::Infallible, sync::Arc};
+use std::{collections::BTreeMap, convert::Infallible, net::IpAddr, sync::Arc};
 
 use axum::{
     Json,
@@ -10,7 +10,7 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use berth_spec::{DeploymentName, Namespace};
-use berth_wire::access::{Asker, Unauthenticated, sender_name};
+use berth_wire::access::{Arrival, Asker, Unauthenticated, sender_name};
 use futures::{Stream, StreamExt};
 use serde::Serialize;
 
@@ -73,6 +73,17 @@ impl FromRequestParts<Arc<Service>> for SenderName {
     async fn from_request_parts(parts: &mut Parts, service: &Arc<Service>) -> Result<Self, ApiError> {
         let Sender(asker) = Sender::from_request_parts(parts, service).await?;
         Ok(Self(sender_name(&asker, &parts.extensions)))
+    }
+}
+
+/// Address of the client; `None`: its connection has gone.
+pub(super) struct ClientAddress(pub(super) Option<IpAddr>);
+
+impl FromRequestParts<Arc<Service>> for ClientAddress {
+    type Rejection = Infallible;
+
+    async fn from_request_parts(parts: &mut Parts, _: &Arc<Service>) -> Result<Self, Infallible> {
+        Ok(Self(parts.extensions.get::<Arrival>().and_then(|arrival| arrival.address)))
     }
 }
 

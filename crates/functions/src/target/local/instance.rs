@@ -18,6 +18,7 @@ use std::{
 
 use berth_sandbox::User;
 use berth_spec::{ByteSize, network::Destination};
+use berth_wire::header_list;
 use berth_worker::cgroup::{Cgroup, Limits};
 use bytes::{Bytes, BytesMut};
 use http_body_util::{BodyExt as _, Full};
@@ -95,6 +96,10 @@ pub(super) enum CallError {
     Gone(String),
     #[error("its answer has more than {LARGEST_ANSWER} bytes")]
     TooLarge,
+    #[error("the headers of its answer have {0}")]
+    LongHead(#[from] header_list::TooLong),
+    #[error("the headers of its answer have more than {} bytes, or are more than 100", header_list::LONGEST)]
+    EndlessHead,
 }
 
 /// A running process.
@@ -276,7 +281,12 @@ impl Instance {
         let stream = UnixStream::connect(address).await.map_err(|error| gone(&error))?;
         let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(|error| gone(&error))?;
         let asked = async {
-            let answer = sender.send_request(sent(request)).await.map_err(|error| gone(&error))?;
+            let answer = sender.send_request(sent(request)).await;
+            let answer = answer.map_err(|error| match error.is_parse_too_large() {
+                true => CallError::EndlessHead,
+                false => gone(&error),
+            })?;
+            header_list::check(answer.headers())?;
             let (mut head, mut body) = answer.into_parts();
             // They are of this connection, not of the client's.
             for name in ["connection", "keep-alive", "transfer-encoding", "upgrade"] {

@@ -290,8 +290,10 @@ impl Version {
         let timeout = self.record.limits.timeout;
         match tokio::time::timeout(timeout, instance.call(request)).await {
             Ok(Ok(answer)) => answer,
-            Ok(Err(error @ CallError::TooLarge)) => refused(502, &format!("the function {name}: {error}")),
-            Ok(Err(error)) => {
+            Ok(Err(error @ (CallError::TooLarge | CallError::LongHead(_) | CallError::EndlessHead))) => {
+                refused(502, &format!("the function {name}: {error}"))
+            }
+            Ok(Err(error @ CallError::Gone(_))) => {
                 self.forget(&instance).await;
                 refused(502, &format!("the function {name} broke off: {error}"))
             }

@@ -82,7 +82,7 @@ pub(in crate::ingress) async fn decode(
     memory: &Arc<RequestMemory>,
 ) -> Result<(Decoded, Charge), InferError> {
     let weight = effort::to_read(&message, usize::MAX);
-    let charge = memory.take(weight.saturating_mul(GROWS))?;
+    let charge = memory.take_beside(&message, weight.saturating_mul(GROWS))?;
     let read = move || {
         let invalid = |error| InferError::Invalid(format!("the request is no ModelInferRequest: {error}"));
         ModelInferRequest::decode(message).map_err(invalid)

@@ -54,7 +54,7 @@ impl Codec for Inference {
         let body = upload.bytes(runner.deadline()).await.map_err(|error| runner.failed(error))?;
         let length = body.len();
         // Tensors are held until the request is answered.
-        let decoded = match upload.memory().take(weight(headers, &body)) {
+        let decoded = match upload.memory().take_beside(&body, weight(headers, &body)) {
             Ok(tensors) => decode(headers, self.coding, body, (upload.limit(), tensors), || runner.signature()).await,
             Err(error) => Err(error),
         };

@@ -94,7 +94,8 @@ impl Codec for Plain {
             plain(body, self.coding, upload.limit(), upload.memory()).await.map_err(|error| runner.failed(error))?;
         let length = body.len();
         // Numbers of one digit become eight bytes.
-        let _tensors = upload.memory().take(length.saturating_mul(4)).map_err(|error| runner.failed(error))?;
+        let tensors = upload.memory().take_beside(&body, length.saturating_mul(4));
+        let _tensors = tensors.map_err(|error| runner.failed(error))?;
         let (signature, form) = (runner.signature(), self.form);
         let read = move || match form {
             Form::Predict => predict::decode(&body, &signature),

@@ -115,6 +115,23 @@ fn trailers() -> Frame<Bytes> {
     Frame::trailers(trailers)
 }
 
+/// An answer with as many bytes in its head and in its trailers as the call asks for.
+fn long(asked: &HeaderMap) -> Response<Body> {
+    let bytes = |name: &str| {
+        let bytes =
+            asked.get(name).map_or(0, |bytes| bytes.to_str().expect("text").parse::<usize>().expect("a number"));
+        HeaderValue::from_str(&"x".repeat(bytes)).expect("a value")
+    };
+    let mut trailers = HeaderMap::new();
+    trailers.insert("grpc-status", HeaderValue::from_static("0"));
+    trailers.insert("x-long", bytes("x-trailers"));
+    let pieces = [Frame::data(framed(b"long")), Frame::trailers(trailers)];
+    let mut response = Response::new(StreamBody::new(stream::iter(pieces.map(Ok))).boxed_unsync());
+    response.headers_mut().insert("content-type", HeaderValue::from_static("application/grpc"));
+    response.headers_mut().insert("x-long", bytes("x-head"));
+    response
+}
+
 impl Model for Talk {
     fn signature(&self) -> &Arc<Signature> {
         &self.0.signature
@@ -150,6 +167,7 @@ impl Model for Talk {
                 }
                 "/talk.Talk/Gated" => self.endless(framed(b"token"), true),
                 "/talk.Talk/Flood" => self.endless(Bytes::from_static(&[0; FLOOD]), false),
+                "/talk.Talk/Long" => return Ok(long(&parts.headers)),
                 "/talk.Talk/Hang" => {
                     let _ends = Ends(self.clone());
                     std::future::pending().await

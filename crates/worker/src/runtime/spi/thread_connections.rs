@@ -35,6 +35,10 @@ const MOST: usize = 256;
 /// The largest frame that is taken. The minimum of 16 KiB cuts a tensor of some megabytes into hundreds of pieces.
 const FRAME: u32 = 256 << 10;
 
+/// The longest head, and the longest trailers, that are read: a status may repeat a part of the request. What is longer by far ends the connection
+/// with all its calls; 64 KiB are passed on.
+const HEADERS: u32 = 16 << 20;
+
 /// Requests that may be cancelled at about the same time: a gateway's clients that go away. By default a few such end a connection.
 const CANCELLED: usize = 4_096;
 
@@ -157,6 +161,7 @@ async fn speak(
             .initial_stream_window_size(WINDOW)
             .initial_connection_window_size(2 * WINDOW)
             .max_frame_size(FRAME)
+            .max_header_list_size(HEADERS)
             .max_concurrent_reset_streams(CANCELLED);
     });
     let (line, runs) = opened.await.map_err(io::Error::other)?;

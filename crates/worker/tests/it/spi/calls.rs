@@ -13,9 +13,12 @@ use berth_worker::{
     scripted,
 };
 use bytes::Bytes;
+use futures::stream;
 use http::{HeaderMap, Request};
-use http_body_util::{BodyExt as _, Full};
+use http_body::Frame;
+use http_body_util::{BodyExt as _, Full, StreamBody};
 use prost::Message as _;
+use tokio::sync::oneshot;
 
 use super::{Bench, PATIENCE, request};
 
@@ -112,6 +115,31 @@ fn statuses_of_the_runtime_pass() {
         assert_eq!(status(&answer.expect("an answer")), code);
     }
     assert_eq!(bench.counts.loads(), 1, "none of these says that the model is not there");
+}
+
+/// HTTP/2 ends a connection on which far too many headers come: here one that the calls of a thread share.
+#[test]
+fn an_answer_with_many_headers_leaves_the_connection_to_the_others() {
+    let bench = Bench::start(scripted::Settings::default());
+    let loaded = bench.runtime.load(&request("m", "SIZE_1")).expect("it loads");
+    let (done, long_is_done) = oneshot::channel::<()>();
+    let late = stream::once(async move {
+        long_is_done.await.expect("it ends");
+        Ok(Frame::data(framed(b"late")))
+    });
+    let other = async {
+        let parts = Request::post("/a.B/other").body(()).expect("a request").into_parts().0;
+        let answer = loaded.model.exchange(parts, StreamBody::new(late).boxed_unsync()).await.expect("an answer");
+        collect(answer.into_body()).await.to_bytes()
+    };
+    let long = async {
+        let many = "x".repeat(300_000);
+        let answer = call(&*loaded.model, "/a.B/long", &[("x-mine", &many)], framed(b"x")).await;
+        done.send(()).expect("it waits");
+        answer.expect("an answer").0["x-mine"].len()
+    };
+    let (other, long) = bench.tokio.block_on(async { tokio::join!(other, long) });
+    assert_eq!((other, long), (framed(b"late"), 300_000));
 }
 
 #[test]

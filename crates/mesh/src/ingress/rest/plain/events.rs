@@ -186,7 +186,7 @@ mod tests {
         let pieces: Vec<_> = whole.chunks(1_000).map(|piece| Ok(Bytes::copy_from_slice(piece))).collect();
         let body = ReplyBody::Stream(Box::pin(futures::stream::iter(pieces)));
         let events: Vec<_> = events(body, ("m".into(), None), (1 << 20, Arc::clone(&memory))).collect().await;
-        assert!(events.len() == 1 && events[0].windows(9).any(|word| word == b"no_memory"), "{events:?}");
+        assert!(events.len() == 1 && events[0].windows(9).any(|word| word == b"too_large"), "{events:?}");
         assert_eq!(memory.used(), 0);
     }
 
