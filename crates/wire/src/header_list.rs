@@ -6,7 +6,7 @@ use http::HeaderMap;
 /// Most bytes that are passed on, as HTTP/2 counts them. A request may have as many.
 pub const LONGEST: usize = 64 << 10;
 
-/// What each field counts beside its name and its value (RFC 9113 §6.5.2).
+/// Bytes that each field counts beside its name and its value (RFC 9113 §6.5.2).
 const FIELD: usize = 32;
 
 /// Headers that are not passed on.

@@ -46,7 +46,7 @@ impl<S> Filter<S> for LibraryDamper {
         true
     }
 
-    /// What may be left out is asked for each time: of what is always taken, `Registry` takes no refusal of a single event.
+    /// Lets each event that may be left out be asked for: where all of a place are taken, `Registry` knows no refusal of one.
     fn callsite_enabled(&self, of: &'static Metadata<'static>) -> Interest {
         if is_damped(of) { Interest::sometimes() } else { Interest::always() }
     }
