@@ -37,9 +37,9 @@ const ECHO: &str = "axum echo";
 const ECHO_TLS: &str = "axum echo over TLS";
 
 /// Callers of the first table line, and of the second.
-const FEW: usize = 1;
-/// See [`FEW`].
-pub(crate) const MOST: usize = 64;
+const FEW_CALLERS: usize = 1;
+/// See [`FEW_CALLERS`].
+pub(crate) const MANY_CALLERS: usize = 64;
 
 /// The time in which a server is up.
 const START: Duration = Duration::from_secs(60);
@@ -54,7 +54,7 @@ pub(crate) struct Auth {
     pub(crate) costs: Costs,
 }
 
-/// Costs at [`MOST`] callers: medians of the differences within a round.
+/// Costs at [`MANY_CALLERS`] callers: medians of the differences within a round.
 pub(crate) struct Costs {
     /// Microseconds of the server's processor that a token takes per request.
     pub(crate) token: f64,
@@ -76,8 +76,8 @@ pub(crate) struct Row {
     pub(crate) processor: Duration,
 }
 
-/// A server, and how it is asked.
-struct Way {
+/// A server, and the way to ask it.
+struct Scenario {
     mode: &'static str,
     address: SocketAddr,
     request: Bytes,
@@ -87,7 +87,7 @@ struct Way {
 
 /// Measures all of them in one run.
 pub(crate) async fn measure(arguments: &Arguments) -> Result<Auth> {
-    let mut ways = Vec::new();
+    let mut scenarios = Vec::new();
     for (mode, more) in
         [(OFF, &[][..]), (TOKENS, &["--auth", "tokens"][..]), (TLS, &["--auth", "tokens", "--tls", "self"][..])]
     {
@@ -97,29 +97,29 @@ pub(crate) async fn measure(arguments: &Arguments) -> Result<Auth> {
         let tls = if mode == TLS { Some(tls(&file(&ca).await?)?) } else { None };
         let token = if mode == OFF { None } else { Some(file(&token).await?) };
         let address = server.http.context("an HTTP port")?;
-        let way = Way { mode, address, request: request(token.as_deref())?, tls, server };
-        way.answers().await?;
-        ways.push(way);
+        let scenario = Scenario { mode, address, request: request(token.as_deref())?, tls, server };
+        scenario.answers().await?;
+        scenarios.push(scenario);
     }
-    let bare = echoes(&ways).await?;
-    ways.extend(bare);
-    let ways: [Way; 5] = ways.try_into().ok().context("five ways")?;
+    let bare = echoes(&scenarios).await?;
+    scenarios.extend(bare);
+    let scenarios: [Scenario; 5] = scenarios.try_into().ok().context("five scenarios")?;
     let mut rows = Vec::new();
     let mut rounds = Vec::new();
-    for callers in [FEW, MOST] {
+    for callers in [FEW_CALLERS, MANY_CALLERS] {
         rounds.clear();
         for _ in 0..ROUNDS {
-            let mut round = Vec::with_capacity(ways.len());
-            for way in &ways {
-                round.push(way.round(callers, arguments.seconds).await?);
+            let mut round = Vec::with_capacity(scenarios.len());
+            for scenario in &scenarios {
+                round.push(scenario.round(callers, arguments.seconds).await?);
             }
             rounds.push(round);
         }
-        for (index, way) in ways.iter().enumerate() {
+        for (index, scenario) in scenarios.iter().enumerate() {
             let seen = |figure: fn(&Seen) -> f64| median(rounds.iter().map(|round| figure(&round[index])));
             rows.push(Row {
                 callers,
-                mode: way.mode,
+                mode: scenario.mode,
                 per_second: seen(|seen| seen.per_second),
                 p50: Duration::from_secs_f64(seen(|seen| seen.p50)),
                 processor: Duration::from_secs_f64(seen(|seen| seen.processor)),
@@ -136,16 +136,16 @@ pub(crate) async fn measure(arguments: &Arguments) -> Result<Auth> {
     Ok(Auth { rows, costs })
 }
 
-/// The bare server in both ways, the second with the certificate and the client's trust of [`TLS`].
-async fn echoes(ways: &[Way]) -> Result<[Way; 2]> {
-    let over_tls = ways.iter().find(|way| way.mode == TLS).context("a way over TLS")?;
+/// The bare server in both scenarios, the second with the certificate and the client's trust of [`TLS`].
+async fn echoes(scenarios: &[Scenario]) -> Result<[Scenario; 2]> {
+    let over_tls = scenarios.iter().find(|scenario| scenario.mode == TLS).context("a scenario over TLS")?;
     let plain = Server::echo("echo-http").await?;
     let encrypted = Server::echo_over_tls(&over_tls.server.files().join("data/tls")).await?;
-    let way = |mode, server: Server, tls| -> Result<Way> {
+    let scenario = |mode, server: Server, tls| -> Result<Scenario> {
         let address = server.http.context("an HTTP port")?;
-        Ok(Way { mode, address, request: request(None)?, tls, server })
+        Ok(Scenario { mode, address, request: request(None)?, tls, server })
     };
-    Ok([way(ECHO, plain, None)?, way(ECHO_TLS, encrypted, over_tls.tls.clone())?])
+    Ok([scenario(ECHO, plain, None)?, scenario(ECHO_TLS, encrypted, over_tls.tls.clone())?])
 }
 
 /// A server under load.
@@ -163,7 +163,7 @@ fn median(values: impl Iterator<Item = f64>) -> f64 {
     values[values.len() / 2]
 }
 
-impl Way {
+impl Scenario {
     /// Its connections are kept: the processor's time counts once all are open.
     async fn round(&self, callers: usize, seconds: u64) -> Result<Seen> {
         let request = Request::Http(self.request.clone());

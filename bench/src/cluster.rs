@@ -1,17 +1,17 @@
-//! The costs of a cluster and the time it takes to mend, on one machine: real nodes over a real etcd, on ports of their own.
+//! The costs of a cluster and the time that it takes to recover, on one machine: real nodes over a real etcd, on ports of their own.
 //!
 //! * `hop`: a gateway forwards to the worker of another node, beside Envoy and a bare HTTP/2 proxy in the same place, and
 //!   beside no proxy.
 //! * `stream`: how soon the messages of a stream pass a gateway, and a gateway and a hop.
-//! * `mend`: one of three nodes is killed under load; and the leader.
+//! * `recovery`: one of three nodes is killed under load; and the leader.
 //! * `registered`: memory of a controller and of a gateway with 100,000 deployments.
 //! * `change`: bytes and time for one change with 1,000 workers.
 
 mod change;
 mod fleet;
 pub(crate) mod hop;
-mod mend;
 pub(crate) mod proxy;
+mod recovery;
 mod registered;
 mod report;
 mod stream;
@@ -31,8 +31,8 @@ pub(crate) async fn measure(arguments: &Arguments) -> Result<String> {
     if wants("stream") {
         report.stream(&stream::measure(arguments).await?);
     }
-    if wants("mend") {
-        report.mend(&mend::measure(arguments).await?);
+    if wants("recovery") {
+        report.recovery(&recovery::measure(arguments).await?);
     }
     if wants("registered") {
         report.registered(&registered::measure(arguments).await?);

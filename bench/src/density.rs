@@ -30,7 +30,7 @@ const REGISTERED: [usize; 2] = [20_000, 100_000];
 /// One of so many models is held.
 const HELD: usize = 10;
 
-/// Bytes of a model.
+/// Bytes of a model: one megabyte, so that a capacity of so many megabytes holds as many models.
 const SIZE: usize = 1_000_000;
 
 /// Milliseconds that a load and an unload take in the model server.
@@ -40,7 +40,7 @@ const LOAD: (u32, u32) = (5, 1);
 const FILLING: Duration = Duration::from_secs(30);
 
 /// The counted part, as a multiple of the seconds per measurement.
-const TIMES: u64 = 20;
+const COUNTED_FACTOR: u64 = 20;
 
 /// Models in one request of registration.
 const CHUNK: usize = 1_000;
@@ -102,7 +102,7 @@ async fn serve(arguments: &Arguments, models: usize) -> Result<Row> {
     let mut popularity = Popularity::new(models, 7);
     let rate = arguments.rate;
     let count = |seconds: u64| (rate * seconds as f64) as usize;
-    let (filling, counted) = (count(FILLING.as_secs()), count(arguments.seconds * TIMES));
+    let (filling, counted) = (count(FILLING.as_secs()), count(arguments.seconds * COUNTED_FACTOR));
     let order: Vec<usize> = (0..filling + counted).map(|_| popularity.draw()).collect();
     requests::send(http, &order[..filling], rate).await?;
     let before = (metric(api, "berth_gateway_misses_total").await?, metric(api, "berth_plan_evictions_total").await?);
@@ -139,7 +139,7 @@ fn runtime(arguments: &Arguments, files: &std::path::Path, format: &str, held: u
     Ok(path.to_string_lossy().into_owned())
 }
 
-/// The name of the n-th model.
+/// The name of the n-th model: six digits, so that all names of up to a million are as long.
 pub(crate) fn name(index: usize) -> String {
     format!("model-{index:06}")
 }

@@ -72,7 +72,7 @@ pub(crate) struct Arguments {
     #[arg(long, default_value_t = restart::REQUESTS)]
     requests: u64,
     /// The parts to run; all of one machine, and the page is written, when none is given. `cluster` measures a cluster
-    /// instead, or some of its parts: hop, stream, mend, registered, change; `density` many models in two model servers, or some
+    /// instead, or some of its parts: hop, stream, recovery, registered, change; `density` many models in two model servers, or some
     /// of its parts: hits, cost.
     parts: Vec<String>,
     #[command(subcommand)]

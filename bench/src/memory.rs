@@ -79,7 +79,7 @@ async fn settled(server: &Server) -> Result<u64> {
     Ok(last)
 }
 
-/// The name of the n-th model.
+/// The name of the n-th model: six digits, so that all names of up to a million are as long.
 pub(crate) fn name(index: usize) -> String {
     format!("model-{index:06}")
 }

@@ -31,9 +31,9 @@ const TURNS: Model =
     Model { name: "turns", artifact: "crates/worker/tests/fixtures/turns.onnx", input: "n", shape: &[1], outputs: &[] };
 
 /// The same model with a declared bound on the wait of requests.
-const SHORT: &str = "turns-short";
+const SHORT_TURNS: &str = "turns-short";
 
-/// The wait of [`SHORT`], in words of a manifest.
+/// The wait of [`SHORT_TURNS`], in words of a manifest.
 const MAX_WAIT: &str = "5ms";
 
 /// A run should take about this long: long beside what the server does for a request, short beside a caller's patience.
@@ -46,13 +46,13 @@ const CALLERS: usize = 16;
 const BREAKER: u32 = 4;
 
 /// The time before anything is counted: queues fill up and are dealt with.
-const BEFORE: Duration = Duration::from_secs(3);
+const WARMUP: Duration = Duration::from_secs(3);
 
 /// Connections at once, at most. Who finds none waits, and that counts.
 const CONNECTIONS: usize = 2_000;
 
 /// The longest latency that is told apart, in nanoseconds: requests have less time.
-const LONGEST: u64 = 120_000_000_000;
+const MAX_LATENCY_NANOS: u64 = 120_000_000_000;
 
 /// Sums of one load.
 pub(crate) struct Row {
@@ -87,13 +87,13 @@ pub(crate) async fn measure(arguments: &Arguments) -> Result<Overload> {
     let (http, api) = (server.http.context("an HTTP port")?, server.api.context("a control API")?);
     let artifact = fs_err::canonicalize(TURNS.artifact)?;
     let short = format!(
-        "apiVersion: berth.dev/v1\nkind: ModelDeployment\nmetadata: {{name: {SHORT}}}\n\
+        "apiVersion: berth.dev/v1\nkind: ModelDeployment\nmetadata: {{name: {SHORT_TURNS}}}\n\
          spec: {{model: {{format: onnx, uri: \"file:{}\"}}, limits: {{maxWait: {MAX_WAIT}}}}}\n",
         artifact.display()
     );
     apply(api, &short).await?;
     let turns = calibrate(http).await?;
-    let (plain, short) = (request(TURNS.name, turns), request(SHORT, turns));
+    let (plain, short) = (request(TURNS.name, turns), request(SHORT_TURNS, turns));
     answers(http, &short).await?;
     let figures = load::run(http, &Request::Http(plain.clone()), CALLERS, arguments.seconds).await?;
     let run = load::run(http, &Request::Http(plain.clone()), 1, arguments.seconds).await?.p50;
@@ -118,7 +118,7 @@ pub(crate) async fn measure(arguments: &Arguments) -> Result<Overload> {
         None => None,
     };
     if let Some(triton) = behind {
-        let (plain, short) = (rows_of_one(TURNS.name, turns), rows_of_one(SHORT, turns));
+        let (plain, short) = (rows_of_one(TURNS.name, turns), rows_of_one(SHORT_TURNS, turns));
         answers(triton, &short).await?;
         ways.push(("Triton", triton, plain.clone()));
         ways.push(("Triton, queue policy 5 ms", triton, short));
@@ -154,7 +154,7 @@ fn hosted() -> [Hosted; 2] {
         )
     };
     let policy = "default_queue_policy { timeout_action: REJECT default_timeout_microseconds: 5000 }";
-    [(TURNS.name, ""), (SHORT, policy)].map(|(name, policy)| Hosted {
+    [(TURNS.name, ""), (SHORT_TURNS, policy)].map(|(name, policy)| Hosted {
         name,
         artifact: TURNS.artifact,
         config: config(name, policy),
@@ -226,15 +226,15 @@ async fn storm(
     (rate, seconds): (f64, u64),
 ) -> Result<Row> {
     let seen = Rc::new(RefCell::new(Seen {
-        admitted: Histogram::new_with_max(LONGEST, 3)?,
-        refused: Histogram::new_with_max(LONGEST, 3)?,
+        admitted: Histogram::new_with_max(MAX_LATENCY_NANOS, 3)?,
+        refused: Histogram::new_with_max(MAX_LATENCY_NANOS, 3)?,
         reasons: BTreeMap::new(),
         idle: Vec::new(),
         open: 0,
     }));
     let tasks = LocalSet::new();
     let started = Instant::now();
-    let (begin, end) = (started + BEFORE, started + BEFORE + Duration::from_secs(seconds));
+    let (begin, end) = (started + WARMUP, started + WARMUP + Duration::from_secs(seconds));
     let sending = tasks.run_until(async {
         let (mut due, mut random) = (started, 0x2545_f491_4f6c_dd1d_u64);
         let mut offered = 0_u64;

@@ -310,11 +310,11 @@ impl Page {
                 writeln!(self.text, "| {} | {} | {:.0} | {of} | {processor} |", row.callers, row.mode, row.per_second);
         }
         let auth::Costs { token, tls, tls_both, tls_echo } = costs;
-        let what = format!("A token costs the server at most 3 µs ({} callers)", auth::MOST);
+        let what = format!("A token costs the server at most 3 µs ({} callers)", auth::MANY_CALLERS);
         self.bar(what, format!("{token:.1} µs"), *token <= 3.0);
         // A server that has the machine for itself: the load generator pays for its own half of TLS.
         self.bar(
-            format!("TLS costs the server at most 5 % of its throughput ({} callers)", auth::MOST),
+            format!("TLS costs the server at most 5 % of its throughput ({} callers)", auth::MANY_CALLERS),
             format!(
                 "{tls:.1} % ({tls_both:.1} % with the load generator on the same cores; a bare echo: {tls_echo:.1} %)"
             ),

@@ -37,7 +37,7 @@ pub(crate) const KILLS: u64 = 5;
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Interval between looks at the counts: short beside the time of a run, and no load.
-const LOOK: Duration = Duration::from_millis(5);
+const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
 /// Outcomes of all requests.
 pub(crate) struct Restart {
@@ -111,7 +111,7 @@ impl Counts {
             }
             let first = self.first.get();
             ensure!(since.elapsed() < PATIENCE, "no answers after {answered} of {number}; the first loss: {first:?}");
-            tokio::time::sleep(LOOK).await;
+            tokio::time::sleep(POLL_INTERVAL).await;
         }
     }
 

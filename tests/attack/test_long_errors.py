@@ -46,6 +46,11 @@ def test_an_error_is_no_longer_than_clients_take(berth):
     for size in (100, 20_000, MIB):
         error = refused(berth.http, b"n" * size)
         assert error.code() == grpc.StatusCode.INVALID_ARGUMENT and "nnnnn" in error.details(), (size, error)
+    # ModelMesh's calls repeat the id of a model.
+    with grpc.insecure_channel(berth.http) as channel, pytest.raises(grpc.RpcError) as unregistered:
+        call = channel.unary_unary("/mmesh.ModelMesh/unregisterModel")
+        call(field(1, b"n" * (MIB - 100)), timeout=PATIENCE)
+    assert unregistered.value.code() == grpc.StatusCode.INVALID_ARGUMENT, unregistered.value
 
 
 def test_an_error_between_nodes_breaks_nobody_elses_request(tmp_path):

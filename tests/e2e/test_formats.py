@@ -19,39 +19,46 @@ XGBOOST = ["xgboost-cpu==3.1.1", "numpy==2.3.4"]
 LIGHTGBM = ["lightgbm==4.6.0", *SKLEARN]
 MLFLOW = ["mlflow-skinny==3.6.0", "scikit-learn==1.7.2", "numpy==2.3.4", "pandas==2.3.3", "cloudpickle==3.1.2"]
 
-# Makes the models with the packages that serve them: 3 features, the class is whether the first is above 0.5.
+# Pins that hold together: models are trained in one environment, and each is served in the one of its own packages.
+TRAINING = sorted({*COLUMNS, *XGBOOST, *LIGHTGBM, *MLFLOW})
+
+# Makes all models in a folder: 3 features, the class is whether the first is above 0.5.
 TRAIN = """
-import sys, numpy
+import sys
+from pathlib import Path
+import joblib, lightgbm, mlflow.sklearn, numpy, pandas, xgboost
+from mlflow.models import infer_signature
+from sklearn.compose import ColumnTransformer
+from sklearn.linear_model import LogisticRegression
+from sklearn.pipeline import make_pipeline
+folder, *packages = sys.argv[1:]
+folder = Path(folder)
+for kind in ("joblib", "columns", "xgboost", "lightgbm", "mlflow"):
+    (folder / kind).mkdir()
 rng = numpy.random.default_rng(0)
 X = rng.random((200, 3)); y = (X[:, 0] > 0.5).astype(int)
-if sys.argv[1] == "xgboost":
-    import xgboost
-    booster = xgboost.train({"objective": "multi:softmax", "num_class": 2}, xgboost.DMatrix(X, y), 10)
-    # Each form is that of the name's ending.
-    for place in sys.argv[2:]:
-        booster.save_model(place)
-    sys.exit()
-if sys.argv[1] == "lightgbm":
-    import joblib, lightgbm
-    joblib.dump(lightgbm.LGBMClassifier(n_estimators=20, verbose=-1).fit(X, y), sys.argv[2])
-    sys.exit()
-from sklearn.linear_model import LogisticRegression
-model = LogisticRegression(C=1000)
-if sys.argv[1] == "columns":
-    # Fitted on a data frame, of which it picks columns by name.
-    import pandas
-    from sklearn.compose import ColumnTransformer
-    from sklearn.pipeline import make_pipeline
-    X = pandas.DataFrame(X, columns=["age", "height", "weight"])
-    model = make_pipeline(ColumnTransformer([("kept", "passthrough", ["age", "weight"])]), model)
-model = model.fit(X, y)
-if sys.argv[1] != "mlflow":
-    import joblib; joblib.dump(model, sys.argv[2])
-else:
-    import mlflow.sklearn
-    from mlflow.models import infer_signature
-    mlflow.sklearn.save_model(model, sys.argv[2], signature=infer_signature(X, model.predict(X)))
+model = LogisticRegression(C=1000).fit(X, y)
+joblib.dump(model, folder / "joblib" / "model.joblib")
+# Without the list of packages MLflow would load the model once more to see which it needs.
+signature = infer_signature(X, model.predict(X))
+mlflow.sklearn.save_model(model, folder / "mlflow" / "model", signature=signature, pip_requirements=packages)
+# Fitted on a data frame, of which it picks columns by name.
+frame = pandas.DataFrame(X, columns=["age", "height", "weight"])
+picked = ColumnTransformer([("kept", "passthrough", ["age", "weight"])])
+joblib.dump(make_pipeline(picked, LogisticRegression(C=1000)).fit(frame, y), folder / "columns" / "model.joblib")
+joblib.dump(lightgbm.LGBMClassifier(n_estimators=20, verbose=-1).fit(X, y), folder / "lightgbm" / "model.joblib")
+booster = xgboost.train({"objective": "multi:softmax", "num_class": 2}, xgboost.DMatrix(X, y), 10)
+# Each form is that of the name's ending.
+for form in ("ubj", "json", "bst"):
+    booster.save_model(folder / "xgboost" / f"model.{form}")
 """
+
+
+def python(*arguments: str, **options) -> subprocess.CompletedProcess:
+    """Runs Python with the packages of training, from `uv`, which the tests have anyway."""
+    pins = [part for package in TRAINING for part in ("--with", package)]
+    command = [os.environ["BERTH_UV"], "run", "--no-project", "--python", "3.11", *pins, "python", *arguments]
+    return subprocess.run(command, timeout=600, **options)
 
 
 class Trained:
@@ -59,25 +66,11 @@ class Trained:
 
     def __init__(self, folder: Path):
         self.folder = folder
+        python("-c", TRAIN, str(folder), *MLFLOW, check=True)
 
-    def copy(self, kind: str, packages: list[str], place: Path) -> Path:
+    def copy(self, kind: str, place: Path) -> Path:
         made = self.folder / kind / place.name
-        if not made.exists():
-            made.parent.mkdir(exist_ok=True)
-            train(kind, packages, *(made.with_name(file) for file in FILES[kind]))
         return shutil.copytree(made, place) if made.is_dir() else shutil.copyfile(made, place)
-
-
-# Files that a training writes.
-FILES = {kind: ["model.joblib"] for kind in ("joblib", "columns", "lightgbm")}
-FILES |= {"xgboost": ["model.ubj", "model.json", "model.bst"], "mlflow": ["model"]}
-
-
-def train(kind: str, packages: list[str], *places: Path) -> None:
-    """Runs the training with `uv`, which the tests have anyway."""
-    uv = os.environ["BERTH_UV"]
-    pins = [part for package in packages for part in ("--with", package)]
-    subprocess.run([uv, "run", "--no-project", "--python", "3.11", *pins, "python", "-c", TRAIN, kind, *map(str, places)], check=True, timeout=600)
 
 
 @pytest.fixture(scope="module")
@@ -116,7 +109,7 @@ def declared(name: str, format: str, place: Path, packages: list[str]) -> dict:
 def test_a_model_needs_no_card(installed, trained, tmp_path, format, kind, file, packages):
     # Keras, TensorFlow and PyTorch: test_networks.py.
     name = f"{kind}-{Path(file).suffix.removeprefix('.') or 'folder'}"
-    installed.apply(declared(name, format, trained.copy(kind, packages, tmp_path / file), packages))
+    installed.apply(declared(name, format, trained.copy(kind, tmp_path / file), packages))
     installed.run("wait", name, "--timeout", "170s")
 
     def answer(first: float) -> int:
@@ -139,7 +132,7 @@ def test_a_model_needs_no_card(installed, trained, tmp_path, format, kind, file,
 
 def test_packages_are_those_that_the_models_folder_lists(installed, trained, tmp_path):
     """An MLflow model writes them down; what is declared wins."""
-    place = trained.copy("mlflow", MLFLOW, tmp_path / "model")
+    place = trained.copy("mlflow", tmp_path / "model")
     # MLflow's own list has all of MLflow, which takes long to fetch.
     (place / "requirements.txt").write_text("# as trained\n" + "\n".join(MLFLOW) + "\n")
     (place / "other.txt").write_text("scikit-learn>=1\n")
@@ -177,7 +170,7 @@ def test_an_environment_is_checked_before_anything_is_fetched(installed):
 def test_an_inference_service_of_kserve_is_served(installed, trained, tmp_path):
     folder = tmp_path / "iris"
     folder.mkdir()
-    trained.copy("joblib", SKLEARN, folder / "model.joblib")
+    trained.copy("joblib", folder / "model.joblib")
     service = {
         "apiVersion": "serving.kserve.io/v1beta1",
         "kind": "InferenceService",
@@ -207,8 +200,6 @@ def test_an_inference_service_of_kserve_is_served(installed, trained, tmp_path):
 
 def test_forests_predict_what_their_library_predicts():
     """Tests that the package's own suite leaves out: there is no scikit-learn in its environment."""
-    pins = [part for package in SKLEARN for part in ("--with", package)]
-    run = [os.environ["BERTH_UV"], "run", "--no-project", "--python", "3.11", *pins, "python", "-m", "unittest", "test_forests"]
     tests = Path(__file__).parents[2] / "python" / "berth" / "tests"
-    done = subprocess.run(run, cwd=tests, capture_output=True, text=True, timeout=600)
+    done = python("-m", "unittest", "test_forests", cwd=tests, capture_output=True, text=True)
     assert done.returncode == 0 and "skipped" not in done.stderr, done.stderr

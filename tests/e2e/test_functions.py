@@ -48,8 +48,10 @@ def functions(berth, etcd):
     return berth.start(*berth.arguments)
 
 
-def classifier(folder: Path) -> str:
-    """TensorFlow.js itself, with a model that is trained here; its URI."""
+@pytest.fixture(scope="module")
+def classifier(tmp_path_factory) -> str:
+    """TensorFlow.js itself, with a model that is trained here, once; its URI."""
+    folder = tmp_path_factory.mktemp("classifier")
     training = folder / "training"
     shutil.copytree(CODE / "pixels-tfjs", training)
     for command in (["npm", "install", "--no-audit", "--no-fund"], ["node", "train.mjs"]):
@@ -58,12 +60,12 @@ def classifier(folder: Path) -> str:
 
 
 @pytest.mark.timeout(900)
-def test_both_lines_of_a_manual_answer(functions, etcd, tmp_path):
+def test_both_lines_of_a_manual_answer(functions, etcd, classifier, tmp_path):
     """Verbatim but for the place of the code."""
     # A model that Keras has saved, read as its format says: an installed Keras would take half a gigabyte.
     keras = archive_of(tmp_path, "src.zip", CODE / "sentiment-keras")
     etcd.put(KERAS.replace("azure-blob://artifacts/models/sentiment-analyzer/v1.2.0/src.zip", keras))
-    etcd.put(TFJS.replace("azure-blob://artifacts/models/image-classifier-js/v0.8.1/src.zip", classifier(tmp_path)))
+    etcd.put(TFJS.replace("azure-blob://artifacts/models/image-classifier-js/v0.8.1/src.zip", classifier))
     status = etcd.settled("sentiment-analyzer", "Succeeded", 1)
     answer = at_endpoint(functions, status, {"text": "good good film"})
     assert answer["positive"] > 0.98 and at_endpoint(functions, status, {"text": "a bad film"})["positive"] < 0.2
@@ -635,9 +637,9 @@ def test_a_function_goes_to_azure(berth, etcd, azurite, azure, tmp_path):
 
 
 @pytest.mark.timeout(900)
-def test_the_second_line_of_a_manual_goes_to_azure(berth, etcd, azurite, azure, tmp_path):
+def test_the_second_line_of_a_manual_goes_to_azure(berth, etcd, azurite, azure, classifier):
     """Verbatim: TensorFlow.js from Azure Blob Storage, bundled by Rollup, asked in @azure/functions, in an app of its own."""
-    code = Path(classifier(tmp_path).removeprefix("file:")).read_bytes()
+    code = Path(classifier.removeprefix("file:")).read_bytes()
     container_of(azurite, "artifacts")
     azure_blob(azurite, "PUT", "/artifacts/models/image-classifier-js/v0.8.1/src.zip", code)
     azure.groups["ml-edge-rg"] = {"location": "northeurope"}

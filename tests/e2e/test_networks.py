@@ -30,27 +30,29 @@ KERAS_MODELS = """
 import os, sys
 os.environ.setdefault("KERAS_BACKEND", "jax")
 import keras, numpy
-kind, path = sys.argv[1:]
 
 def dense(layer, weights):
     layer.set_weights([numpy.array(weights, "float32"), numpy.array([0.5], "float32")])
 
-if kind == "image":
-    model = keras.Sequential([keras.Input((2, 2)), keras.layers.Flatten(), keras.layers.Dense(1)])
-    dense(model.layers[-1], [[1], [2], [3], [4]])
-elif kind == "two":
-    image = keras.Input((3,), name="image")
-    one, other = keras.layers.Dense(1, name="one")(image), keras.layers.Dense(1, name="other")(image)
-    model = keras.Model(image, [one, other])
-    dense(model.get_layer("one"), [[1], [2], [3]])
-    dense(model.get_layer("other"), [[-1], [-2], [-3]])
-elif kind == "pair":
-    first, second = keras.Input((2,), name="first"), keras.Input((1,), name="second")
-    model = keras.Model([first, second], keras.layers.Concatenate()([first, second]))
-else:
-    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
-    dense(model.layers[-1], [[1], [2], [3]])
-model.export(path) if kind == "export" else model.save(path)
+for kind, path in zip(sys.argv[1::2], sys.argv[2::2]):
+    # Names of layers are counted from the start.
+    keras.utils.clear_session()
+    if kind == "image":
+        model = keras.Sequential([keras.Input((2, 2)), keras.layers.Flatten(), keras.layers.Dense(1)])
+        dense(model.layers[-1], [[1], [2], [3], [4]])
+    elif kind == "two":
+        image = keras.Input((3,), name="image")
+        one, other = keras.layers.Dense(1, name="one")(image), keras.layers.Dense(1, name="other")(image)
+        model = keras.Model(image, [one, other])
+        dense(model.get_layer("one"), [[1], [2], [3]])
+        dense(model.get_layer("other"), [[-1], [-2], [-3]])
+    elif kind == "pair":
+        first, second = keras.Input((2,), name="first"), keras.Input((1,), name="second")
+        model = keras.Model([first, second], keras.layers.Concatenate()([first, second]))
+    else:
+        model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
+        dense(model.layers[-1], [[1], [2], [3]])
+    model.export(path) if kind == "export" else model.save(path)
 """
 
 SAVED_MODELS = """
@@ -120,15 +122,15 @@ def pins(name: str, usual: list[str]) -> list[str]:
     return usual if asked == "1" else asked.split()
 
 
-def saved(script: str, kind: str, packages: list[str], place: Path) -> Path:
-    """A model of this kind, saved by its framework in the packages that serve it."""
+def saved(script: str, packages: list[str], models: dict[str, Path]) -> None:
+    """Saves models, a place for each kind, by their framework in the packages that serve them."""
+    places = [part for kind, place in models.items() for part in (kind, str(place))]
     # A file, since TorchScript reads the source of what it compiles.
-    program = place.parent / "save.py"
+    program = next(iter(models.values())).parent / "save.py"
     program.write_text(script)
     with_pins = [part for package in packages for part in ("--with", package)]
-    command = [os.environ["BERTH_UV"], "run", "--no-project", "--python", "3.11", *with_pins, "python", str(program), kind, str(place)]
+    command = [os.environ["BERTH_UV"], "run", "--no-project", "--python", "3.11", *with_pins, "python", str(program), *places]
     subprocess.run(command, check=True, timeout=800)
-    return place
 
 
 class Served:
@@ -182,7 +184,8 @@ class Served:
 
 
 def test_keras_files_are_served_with_jax(serve, tmp_path):  # noqa: F811
-    models = {kind: saved(KERAS_MODELS, kind, KERAS, tmp_path / f"{kind}.keras") for kind in ("dense", "image", "two", "pair")}
+    models = {kind: tmp_path / f"{kind}.keras" for kind in ("dense", "image", "two", "pair")}
+    saved(KERAS_MODELS, KERAS, models)
     (tmp_path / "requirements.txt").write_text("\n".join(KERAS) + "\n")
     serve.start(str(models["dense"]))
     assert serve.pasted()["prediction"] == pytest.approx([0.5]), "the model itself says how long a row is"
@@ -209,14 +212,14 @@ def test_keras_files_are_served_with_jax(serve, tmp_path):  # noqa: F811
 
 def test_saved_models_and_keras_files_are_served_with_tensorflow(berth, tmp_path):
     packages = pins("BERTH_TEST_TENSORFLOW", TENSORFLOW)
-    file = saved(KERAS_MODELS.replace('"jax"', '"tensorflow"'), "dense", packages, tmp_path / "dense.keras")
-    old = saved(KERAS_MODELS.replace('"jax"', '"tensorflow"'), "dense", packages, tmp_path / "dense.h5")
-    exported = saved(KERAS_MODELS.replace('"jax"', '"tensorflow"'), "export", packages, tmp_path / "exported")
-    plain = saved(SAVED_MODELS, "dense", packages, tmp_path / "plain")
+    file, old, exported, plain, versions = (tmp_path / name for name in ("dense.keras", "dense.h5", "exported", "plain", "versions"))
+    keras = KERAS_MODELS.replace('"jax"', '"tensorflow"')
+    saved(keras, packages, {"dense": file, "export": exported})
+    saved(keras, packages, {"dense": old})
+    saved(SAVED_MODELS, packages, {"dense": plain})
     # As TensorFlow Serving lays versions out.
-    versions = tmp_path / "versions"
     versions.mkdir()
-    saved(SAVED_MODELS, "places", packages, tmp_path / "2").rename(versions / "2")
+    saved(SAVED_MODELS, packages, {"places": versions / "2"})
     berth.start()
     tensorflow = Served(berth, "tensorflow", packages)
     for name, place in (("file", file), ("old", old), ("exported", exported)):
@@ -232,7 +235,9 @@ def test_saved_models_and_keras_files_are_served_with_tensorflow(berth, tmp_path
 def test_modules_are_served_with_pytorch(berth, tmp_path):
     packages = pins("BERTH_TEST_PYTORCH", PYTORCH)
     kinds = ("traced", "double", "half", "places", "named", "pair", "pickled", "weights")
-    models = {kind: saved(TORCH_MODELS, kind, packages, tmp_path / f"{kind}.pt") for kind in kinds}
+    models = {kind: tmp_path / f"{kind}.pt" for kind in kinds}
+    for kind, place in models.items():
+        saved(TORCH_MODELS, packages, {kind: place})
     berth.start()
     pytorch = Served(berth, "pytorch", packages)
     for name in ("traced", "double", "half", "pickled"):

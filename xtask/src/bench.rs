@@ -25,7 +25,7 @@ pub(crate) struct Options {
     seconds: u64,
     /// Only these parts (throughput, memory, miss, plan, python, overload, auth, executor, restart); all when not given. The page is written
     /// only for all.
-    /// `cluster` measures a cluster instead, or parts of that (hop, stream, mend, registered, change); `gitops` the way from a
+    /// `cluster` measures a cluster instead, or parts of that (hop, stream, recovery, registered, change); `gitops` the way from a
     /// commit to a running fleet; `paging` more models in use than fit; `density` many models over two model servers, or parts of that
     /// (hits, cost); `functions` from `etcdctl put` to an answer; `dashboard` the page of models with 100,000 of them in Chromium;
     /// `kubernetes` the operator beside 1,000 objects.

@@ -42,7 +42,7 @@ const TARGETS: [(&str, &str, &str); 23] = [
 ];
 
 /// A million cases of the slowest target take about an hour.
-const LONGEST: Duration = Duration::from_hours(6);
+const FUZZ_TIMEOUT: Duration = Duration::from_hours(6);
 
 /// Targets and cases.
 #[derive(Args)]
@@ -78,7 +78,7 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<()> {
         command.args([&format!("fuzz_{target}"), "--quiet", "--nocapture"]);
         command.env("BERTH_FUZZ_CASES", options.cases.to_string()).env("BERTH_FUZZ_SEED", options.seed.to_string());
         let began = Instant::now();
-        let ended = run_within(LONGEST, &mut command).1;
+        let ended = run_within(FUZZ_TIMEOUT, &mut command).1;
         let word = if ended.is_ok() { "held" } else { "FAILED" };
         let (cases, seconds) = (options.cases, began.elapsed().as_secs_f64());
         println!("{target:14} {word:6} {cases:>9} cases {seconds:>7.1} s  {about}");

@@ -12,7 +12,7 @@ use anyhow::{Context as _, Result, bail};
 use crate::run::{run_quiet, show};
 
 /// The pause between two looks at a program that runs: short beside the shortest stage, and 20 looks a second cost nothing.
-const LOOK: Duration = Duration::from_millis(50);
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Time that a program took.
 #[derive(Debug, Clone, Copy, Default)]
@@ -48,7 +48,7 @@ fn watch(over: &mut impl FnMut() -> bool, command: &mut Command, started: Instan
             let lines = kill(&mut child)?;
             bail!("{shown} did not end within {:.0} s; these were running:{lines}", started.elapsed().as_secs_f64());
         }
-        thread::sleep(LOOK);
+        thread::sleep(POLL_INTERVAL);
     };
     if !status.success() {
         bail!("{shown} ended with {status} after {:.0} s", started.elapsed().as_secs_f64());
@@ -135,7 +135,7 @@ mod tests {
         let began = Instant::now();
         while lives() {
             assert!(began.elapsed() < Duration::from_secs(60), "{id} still runs");
-            thread::sleep(LOOK);
+            thread::sleep(POLL_INTERVAL);
         }
         fs_err::remove_dir_all(folder).expect("the folder goes");
     }

@@ -26,7 +26,7 @@ use prost::Message as _;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-/// The size of the fleet.
+/// The size of the fleet, as in the bars for planning (docs/benchmarks.md).
 pub(crate) const WORKERS: usize = 1_000;
 pub(crate) const REPLICAS: usize = 100_000;
 
@@ -36,7 +36,7 @@ const CHUNK: usize = 1_000;
 /// Changes that are measured.
 pub(crate) const CHANGES: usize = 50;
 
-/// Results.
+/// Times and bytes of a declaration in a large fleet.
 pub(crate) struct Change {
     /// Until all of them were placed and said to be ready.
     pub(crate) filled: Duration,

@@ -7,7 +7,7 @@ use anyhow::Result;
 use super::{
     change::{CHANGES, Change, REPLICAS, WORKERS},
     hop::{self, Row},
-    mend::Death,
+    recovery::NodeFailure,
     registered::{COUNT, Resident},
     stream,
 };
@@ -109,34 +109,34 @@ impl Report {
         }
     }
 
-    pub(crate) fn mend(&mut self, deaths: &[Death]) {
+    pub(crate) fn recovery(&mut self, failures: &[NodeFailure]) {
         self.text.push_str(
             "\n## A node dies\n\nThree nodes, two copies of a model, 8 callers through a node that lives; one node is killed (kill -9). \
              Rates and latencies before it, in the first second after it, and later.\n\n\
              | who dies | requests | failed | requests/s before / first second / later | p99 µs before / first second / later | slowest |\n\
              |---|---|---|---|---|---|\n",
         );
-        for death in deaths {
-            let rate = death.rate.map(|rate| format!("{rate:.0}")).join(" / ");
-            let p99 = death.p99.map(page::plain).join(" / ");
+        for failure in failures {
+            let rate = failure.rate.map(|rate| format!("{rate:.0}")).join(" / ");
+            let p99 = failure.p99.map(page::plain).join(" / ");
             let _ = writeln!(
                 self.text,
                 "| {} | {} | {} | {rate} | {p99} | {:.0} ms |",
-                death.who,
-                death.requests,
-                death.failed,
-                death.slowest.as_secs_f64() * 1e3
+                failure.who,
+                failure.requests,
+                failure.failed,
+                failure.slowest.as_secs_f64() * 1e3
             );
             self.bar(
-                format!("requests lost when {} dies with two copies: 0", death.who),
-                format!("{} of {}", death.failed, death.requests),
-                death.failed == 0,
+                format!("requests lost when {} dies with two copies: 0", failure.who),
+                format!("{} of {}", failure.failed, failure.requests),
+                failure.failed == 0,
             );
         }
         self.text.push('\n');
-        for death in deaths {
-            for (what, took) in &death.took {
-                let _ = writeln!(self.text, "* {} dies: {what} after {:.2} s", death.who, took.as_secs_f64());
+        for failure in failures {
+            for (what, took) in &failure.recovery_times {
+                let _ = writeln!(self.text, "* {} dies: {what} after {:.2} s", failure.who, took.as_secs_f64());
                 if *what == "another one decides" {
                     let met = *took < Duration::from_secs(5);
                     self.bar("fail-over of the controller: < 5 s", format!("{:.2} s", took.as_secs_f64()), met);

@@ -25,36 +25,36 @@ const PATIENCE: Duration = Duration::from_secs(30);
 pub(crate) struct Popularity {
     order: Vec<usize>,
     sums: Vec<f64>,
-    chance: Chance,
+    rng: SplitMix64,
 }
 
 impl Popularity {
     pub(crate) fn new(count: usize, seed: u64) -> Self {
-        let mut chance = Chance(seed);
+        let mut rng = SplitMix64(seed);
         let mut order: Vec<usize> = (0..count).collect();
         for at in (1..count).rev() {
-            order.swap(at, (chance.draw() * (at + 1) as f64) as usize);
+            order.swap(at, (rng.draw() * (at + 1) as f64) as usize);
         }
         let mut sum = 0.0;
         let sums = (1..=count).map(|rank| {
             sum += 1.0 / rank as f64;
             sum
         });
-        Self { order, sums: sums.collect(), chance }
+        Self { order, sums: sums.collect(), rng }
     }
 
     pub(crate) fn draw(&mut self) -> usize {
         let all = self.sums.last().copied().unwrap_or_default();
-        let point = self.chance.draw() * all;
+        let point = self.rng.draw() * all;
         let rank = self.sums.partition_point(|sum| *sum < point);
         self.order[rank.min(self.order.len() - 1)]
     }
 }
 
 /// Numbers from 0 to 1, after SplitMix64.
-struct Chance(u64);
+struct SplitMix64(u64);
 
-impl Chance {
+impl SplitMix64 {
     fn draw(&mut self) -> f64 {
         self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
         let mut mixed = self.0;

@@ -11,7 +11,7 @@ use url::{Host, Url};
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Largest answer in bytes. Large providers send some ten thousand.
-const MOST: usize = 1 << 20;
+const MAX_ANSWER_BYTES: usize = 1 << 20;
 
 /// The address of an issuer's keys.
 #[derive(Debug, Clone)]
@@ -65,7 +65,7 @@ impl IssuerAddress {
         &self.url
     }
 
-    /// A client for this issuer alone.
+    /// An HTTP client that trusts the authorities of this issuer and follows no redirects.
     pub(crate) fn client(&self) -> Result<Client, String> {
         // Keys must come from where the discovery document says, not from where somebody on the way sends us.
         let mut client = Client::builder().redirect(Policy::none()).timeout(PATIENCE);
@@ -129,8 +129,8 @@ async fn get(client: &Client, url: &str) -> Result<(Vec<u8>, Option<Duration>), 
     let said = response.headers().get("cache-control").and_then(|value| value.to_str().ok()).and_then(max_age);
     let mut body = Vec::new();
     while let Some(chunk) = response.chunk().await.map_err(failed)? {
-        if body.len() + chunk.len() > MOST {
-            return Err(format!("{url}: the answer is larger than {MOST} bytes"));
+        if body.len() + chunk.len() > MAX_ANSWER_BYTES {
+            return Err(format!("{url}: the answer is larger than {MAX_ANSWER_BYTES} bytes"));
         }
         body.extend_from_slice(&chunk);
     }

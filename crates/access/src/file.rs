@@ -21,7 +21,7 @@ use crate::fetch::IssuerAddress;
 const MOST_PLACES: usize = 16;
 
 /// Longest pattern, in bytes: longer than the longest name, a DNS name of 253, and short enough for a header.
-const LONGEST: usize = 256;
+const MAX_PATTERN_BYTES: usize = 256;
 
 /// Words that begin the names of other principals.
 const TAKEN: [&str; 5] = ["token", "certificate", "server", "nobody", "anybody"];
@@ -133,8 +133,8 @@ impl<'de> Deserialize<'de> for Pattern {
             fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<Pattern, E> {
                 match text.len() {
                     0 => Err(E::custom("an empty text matches nothing: write a name, or a pattern with *")),
-                    1..=LONGEST => Ok(Pattern(text.to_owned())),
-                    _ => Err(E::custom(format!("the text is longer than {LONGEST} bytes"))),
+                    1..=MAX_PATTERN_BYTES => Ok(Pattern(text.to_owned())),
+                    _ => Err(E::custom(format!("the text is longer than {MAX_PATTERN_BYTES} bytes"))),
                 }
             }
         }
@@ -202,7 +202,7 @@ impl AccessFile {
         Ok(Self { path: path.to_owned(), rules, addresses, digest: sum })
     }
 
-    /// Its path.
+    /// The path that it is read from, as the operator gave it.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
@@ -231,7 +231,7 @@ impl RawCertificate {
 }
 
 impl RawIssuer {
-    /// Its rules, or what is wrong and where.
+    /// Checks the fields together; the error has the place of the issuer and says what is wrong.
     fn rules(self, at: Location) -> Result<IssuerRules, (Location, String)> {
         let told = |message: &str| (at, message.to_owned());
         let prefix = self.prefix.unwrap_or_else(|| "oidc".to_owned());

@@ -14,7 +14,7 @@ use crate::{
 };
 
 /// Interval between checks of the file, as for the files of TLS.
-const LOOK: Duration = Duration::from_secs(5);
+const POLL_INTERVAL: Duration = Duration::from_secs(5);
 
 /// Follower of one access file.
 #[derive(Debug)]
@@ -58,7 +58,7 @@ impl Follower {
     async fn changed(&self) -> AccessFile {
         let mut told = String::new();
         loop {
-            tokio::time::sleep(LOOK).await;
+            tokio::time::sleep(POLL_INTERVAL).await;
             let (path, insecure) = (self.file.path().to_owned(), self.insecure);
             let read = tokio::task::spawn_blocking(move || AccessFile::read(&path, insecure)).await;
             let Ok(read) = read else { continue };

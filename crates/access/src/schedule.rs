@@ -9,13 +9,13 @@
 use std::time::Duration;
 
 /// Time for which keys are fresh where the issuer does not say: new ones are mostly published a day before they are used.
-const FRESH: Duration = Duration::from_secs(15 * 60);
+const DEFAULT_FRESH: Duration = Duration::from_secs(15 * 60);
 
 /// Least such time: an issuer that says "no-cache" is asked once a minute.
-const SHORTEST: Duration = Duration::from_secs(60);
+const MIN_FRESH: Duration = Duration::from_secs(60);
 
 /// Longest such time: a key that was withdrawn opens nothing after it.
-const LONGEST: Duration = Duration::from_secs(3_600);
+const MAX_FRESH: Duration = Duration::from_secs(3_600);
 
 /// Pause after the first failure: an issuer that starts beside this node is there soon.
 const FIRST_RETRY: Duration = Duration::from_secs(1);
@@ -23,7 +23,7 @@ const FIRST_RETRY: Duration = Duration::from_secs(1);
 /// Longest pause between failures: an issuer that is back is used within a minute.
 const LONGEST_RETRY: Duration = Duration::from_secs(60);
 
-/// Schedule of one issuer.
+/// Schedule of fetching one issuer's keys: pauses by its answers and by failures in a row.
 #[derive(Debug, Default)]
 pub(crate) struct Schedule {
     failures: u32,
@@ -33,7 +33,7 @@ impl Schedule {
     /// Pause after the keys were fetched; `max_age` is what the issuer said.
     pub(crate) fn fetched(&mut self, max_age: Option<Duration>) -> Duration {
         self.failures = 0;
-        max_age.unwrap_or(FRESH).clamp(SHORTEST, LONGEST)
+        max_age.unwrap_or(DEFAULT_FRESH).clamp(MIN_FRESH, MAX_FRESH)
     }
 
     /// Pause after they could not be.

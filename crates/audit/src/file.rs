@@ -33,7 +33,7 @@ impl RotatedFile {
         Self { path, size, keep, open: None }
     }
 
-    /// Bytes of one file.
+    /// The most bytes of one file; a new one begins before there are more.
     pub(crate) fn size(&self) -> u64 {
         self.size
     }

@@ -30,10 +30,10 @@ const READ_AT_START: u64 = 2 << 20;
 /// Bytes of the records of one node in an answer, less than what one node takes from another at once.
 const MOST_BYTES: usize = 1 << 20;
 
-/// Settings of the log.
+/// Settings of the audit log of a node.
 #[derive(Debug, Clone)]
 pub struct Settings {
-    /// Name of this node.
+    /// Name of this node, which every record has.
     pub node: String,
     /// Place that it is written to.
     pub target: Target,
@@ -48,7 +48,7 @@ pub struct Settings {
 /// Place that the log is written to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Target {
-    /// A file.
+    /// A file at this path, with older ones beside it.
     File(PathBuf),
     /// Standard output; what reads it keeps it.
     Stdout,
@@ -74,7 +74,7 @@ pub struct Query {
     pub limit: usize,
 }
 
-/// The audit log of a process.
+/// The audit log of a process. Clones share it.
 #[derive(Clone)]
 pub struct AuditLog(Arc<Inner>);
 

@@ -15,12 +15,12 @@ use berth_wire::api::AuditRecord;
 pub(crate) const WINDOW: Duration = Duration::from_secs(60);
 
 /// Kinds at a time. Beyond it all are of one kind: some thousand lines a minute would hide the rest.
-const MOST: usize = 256;
+const MAX_KINDS: usize = 256;
 
-/// Principal of what is counted beyond [`MOST`].
+/// Principal of what is counted beyond [`MAX_KINDS`].
 const OTHERS: &str = "others";
 
-/// Counts refusals.
+/// Refusals of the current window, one record for each kind with a count.
 #[derive(Default)]
 pub(crate) struct Refusals {
     windows: HashMap<Kind, Window>,
@@ -87,7 +87,7 @@ impl Refusals {
     }
 
     fn of_others(&self, record: AuditRecord) -> AuditRecord {
-        if self.windows.len() < MOST || self.windows.contains_key(&Kind::of(&record)) {
+        if self.windows.len() < MAX_KINDS || self.windows.contains_key(&Kind::of(&record)) {
             return record;
         }
         AuditRecord { principal: OTHERS.to_owned(), ..record }
@@ -162,7 +162,7 @@ mod tests {
         let (mut refusals, start) = (Refusals::default(), Instant::now());
         let told =
             (0..1_000_000).filter(|at| refusals.take(refused(&at.to_string(), "infer"), start).is_some()).count();
-        assert!(told <= MOST + 1, "{told}");
+        assert!(told <= MAX_KINDS + 1, "{told}");
         let counted: u64 = refusals.due(start + WINDOW).iter().map(|record| record.count).sum();
         assert_eq!(counted + told as u64, 1_000_000);
     }

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use berth_wire::api::AuditRecord;
 
 /// Records that are kept, some 2 MiB.
-const KEPT: usize = 4_096;
+const MAX_RECORDS: usize = 4_096;
 
 /// Ring of recent records.
 #[derive(Default)]
@@ -16,7 +16,7 @@ pub(crate) struct Ring {
 
 impl Ring {
     pub(crate) fn push(&mut self, record: AuditRecord) {
-        if self.records.len() == KEPT {
+        if self.records.len() == MAX_RECORDS {
             self.records.pop_front();
         }
         self.last = record.at.0.0.max(self.last + 1);

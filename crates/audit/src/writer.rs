@@ -27,12 +27,12 @@ const BACKLOG: usize = 4_096;
 const BATCH: usize = 256;
 
 /// Pause before what failed is tried again, and between looks at what was counted.
-const AGAIN: Duration = Duration::from_secs(1);
+const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Pause between two warnings that nothing can be written: a full disk stays full for long.
 const WARN_EVERY: Duration = Duration::from_secs(60);
 
-/// A message to the writer.
+/// A message to the writer's thread.
 pub(crate) enum Message {
     Record(Box<AuditRecord>),
     /// Answered once all before it is written, or cannot be.
@@ -90,7 +90,7 @@ impl Writer {
         loop {
             let message = match self.is_idle() {
                 true => self.messages.recv().map_err(|_| RecvTimeoutError::Disconnected),
-                false => self.messages.recv_timeout(AGAIN),
+                false => self.messages.recv_timeout(RETRY_INTERVAL),
             };
             let mut flushed = Vec::new();
             match message {

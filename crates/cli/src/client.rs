@@ -25,10 +25,10 @@ pub(crate) use self::{
 };
 use crate::failure::Failure;
 
-/// Default address of the control API.
+/// The address at which a server on this machine answers for the control API, unless it is told otherwise (`--api`).
 pub(crate) const DEFAULT_API: &str = "http://127.0.0.1:8081";
 
-/// Default address of the gateway.
+/// The address at which a server on this machine takes inference, unless it is told otherwise (`--http`).
 pub(crate) const DEFAULT_GATEWAY: &str = "http://127.0.0.1:8080";
 
 /// Address of the control API.
@@ -186,7 +186,7 @@ impl Client {
         })
     }
 
-    /// Reads one object.
+    /// Asks for the object at `path` and reads its JSON.
     pub(crate) async fn get<T: DeserializeOwned>(&self, path: &[&str]) -> Result<T, Failure> {
         self.json(self.request(Method::GET, path, &[])).await
     }

@@ -29,7 +29,7 @@ const PLACE: &str = "berth/config.yaml";
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Contexts {
-    /// Name of the current one.
+    /// Name of the context that is used where no other is named; `None`: there is none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) current: Option<String>,
     #[serde(default)]
@@ -43,7 +43,7 @@ pub(crate) struct Context {
     pub(crate) name: String,
     /// Addresses of the control API, as `--api` takes them.
     pub(crate) api: String,
-    /// Address of the gateway.
+    /// Address of the gateway, for `BERTH_HTTP`; `None`: the default one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) http: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -119,7 +119,7 @@ impl Contexts {
             .map_err(|error| Failure::Invalid(format!("{}: {error}", path.display())))
     }
 
-    /// The context of a name.
+    /// The context of a name. The error lists those that there are.
     pub(crate) fn get(&self, name: &str) -> Result<&Context, Failure> {
         self.contexts.iter().find(|context| context.name == name).ok_or_else(|| {
             let known: Vec<&str> = self.contexts.iter().map(|context| context.name.as_str()).collect();
@@ -162,7 +162,7 @@ impl Contexts {
         Ok(())
     }
 
-    /// Gives a context another name.
+    /// Renames a context with its token and login; the current one stays current. A name that is taken is a conflict.
     pub(crate) fn rename(&mut self, name: &str, new: &str) -> Result<(), Failure> {
         valid(new)?;
         if self.contexts.iter().any(|context| context.name == new) {

@@ -26,7 +26,7 @@ const OWN_FOLDER: u32 = 0o700;
 const OWN_FILE: u32 = 0o600;
 
 /// The most of that file that is read: an id is shorter.
-const ID: u64 = 32;
+const MAX_ID_BYTES: u64 = 32;
 
 /// A folder that this process alone uses, as long as this lives.
 #[derive(Debug)]
@@ -95,7 +95,7 @@ fn close(folder: &Path) -> Result<(), Failure> {
 fn taken(folder: &Path, lock: &fs::File) -> Failure {
     let mut id = String::new();
     // It is for people: where it cannot be read, they are told less.
-    let read = lock.file().take(ID).read_to_string(&mut id);
+    let read = lock.file().take(MAX_ID_BYTES).read_to_string(&mut id);
     let by = match id.trim() {
         id if read.is_ok() && !id.is_empty() => format!("process {id}"),
         _ => "another process".to_owned(),

@@ -20,10 +20,10 @@ pub(crate) enum Failure {
     /// The server refuses for want of a role: something else may be allowed.
     #[error("{0}")]
     Forbidden(String),
-    /// The command line makes no sense.
+    /// A command line or a setting that is wrong. The text says what to write instead.
     #[error("{0}")]
     Usage(String),
-    /// Object not found.
+    /// Something that a command names is not there: an object, a context, a file.
     #[error("{0}")]
     NotFound(String),
     /// A manifest or a request is wrong. Already has `error:` in its lines where there are several.
@@ -31,7 +31,7 @@ pub(crate) enum Failure {
     Invalid(String),
     #[error("{0}")]
     TimedOut(String),
-    /// Somebody else wrote in between.
+    /// Somebody else wrote in between, or took the name.
     #[error("{0}")]
     Conflict(String),
     /// Something would change, for `--detailed-exitcode`: an answer, not worth a word.

@@ -12,7 +12,7 @@ use url::Url;
 
 use crate::failure::Failure;
 
-/// Files of a folder that are manifests.
+/// Endings of the files that are read from a folder. A file that is named may have any.
 const ENDINGS: [&str; 3] = ["yaml", "yml", "json"];
 
 /// Most files that one command reads. Stops a walk of a wrong folder (`/`).
@@ -31,7 +31,7 @@ pub(crate) struct FileArgs {
 pub(crate) struct Batch {
     /// The URI of their folder.
     pub(crate) base: String,
-    /// Valid documents.
+    /// Valid documents in the order of the text.
     pub(crate) documents: Vec<Manifest>,
 }
 

@@ -18,6 +18,7 @@
 //!    └── a part ended by itself ──▶ the same way out without waiting for others, exit 1
 //! ```
 
+mod api_dependencies;
 mod banner;
 mod cluster;
 mod compose;
@@ -31,7 +32,6 @@ mod leave;
 mod peer_port;
 mod renewal;
 pub(crate) mod running;
-mod seams;
 pub(crate) mod settings;
 mod signals;
 mod store;

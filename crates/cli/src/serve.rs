@@ -6,15 +6,15 @@
 //! Nothing is imitated: what answers here is served as a fleet would serve it, from manifests that are kept in `--data`.
 
 pub(crate) mod announce;
+mod content;
 mod declare;
 mod estimator;
-mod what;
 
 use std::path::{Path, PathBuf};
 
 use clap::{Arg, Args, Parser};
 
-use self::{declare::Choices, what::Content};
+use self::{content::Content, declare::Choices};
 use crate::{
     failure::Failure,
     node::{self, Hooks, ServingHook, running::spawn},

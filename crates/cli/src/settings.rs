@@ -234,11 +234,11 @@ pub(crate) enum LogFormat {
 pub(crate) struct ServerSettings {
     /// Folder for state and fetched artifacts.
     pub(crate) data: PathBuf,
-    /// Address for inference.
+    /// `--http`: the address for inference.
     pub(crate) http: SocketAddr,
     /// More addresses for inference.
     pub(crate) also_http: Vec<SocketAddr>,
-    /// Address of the control API.
+    /// `--api`: the address of the control API.
     pub(crate) api: SocketAddr,
     /// TLS of both; `None`: they have none.
     pub(crate) tls: Option<ClientTls>,
@@ -248,7 +248,7 @@ pub(crate) struct ServerSettings {
     pub(crate) access_file: Option<AccessFile>,
     /// True if clients and issuers may do without TLS.
     pub(crate) insecure: bool,
-    /// Audit log.
+    /// Audit log: its file or standard output, its size, and the choice to refuse changes without it.
     pub(crate) audit: AuditSettings,
     /// Memory that models may take; `None`: a share of the machine's.
     pub(crate) memory: Option<ByteSize>,
@@ -256,7 +256,7 @@ pub(crate) struct ServerSettings {
     pub(crate) cache: ByteSize,
     /// The name of the node and its worker.
     pub(crate) name: WorkerId,
-    /// Labels of the worker.
+    /// `--labels`: the labels of the worker, by which deployments select it.
     pub(crate) labels: BTreeMap<String, String>,
     /// Label requirements by model type, for the controller.
     pub(crate) types: BTreeMap<String, Selector>,
@@ -272,9 +272,9 @@ pub(crate) struct ServerSettings {
     pub(crate) cards: berth_worker::prepare::Settings,
     /// The isolation of models' processes.
     pub(crate) isolation: IsolationSettings,
-    /// Models that are loaded at once.
+    /// Models that are loaded at once; `None`: half the cores, at most 4.
     pub(crate) parallel_loads: Option<usize>,
-    /// Threads of the data path.
+    /// Threads of the data path; `None`: one per core.
     pub(crate) threads: Option<usize>,
     /// The largest request body, in bytes.
     pub(crate) max_body: usize,
@@ -356,7 +356,7 @@ impl ServerSettings {
         let listens: Vec<_> = inference_addresses(args.http, &args.also_http).chain([("--api", args.api)]).collect();
         let tls = args.tls.settings(&listens, args.insecure)?;
         tls::authenticated(&listens, tls.as_ref(), args.auth == Auth::Tokens, args.insecure)?;
-        apart(&listens)?;
+        check_distinct(&listens)?;
         if let Some(metrics) = &args.modelmesh_metrics {
             metrics.check_exposed(args.http.ip(), args.insecure)?;
         }
@@ -458,7 +458,7 @@ pub(crate) fn isolation() -> IsolationSettings {
 pub(crate) const LAUNCHER: &str = "/proc/self/exe";
 
 /// Checks that no two of these addresses are equal.
-pub(crate) fn apart(addresses: &[(&str, SocketAddr)]) -> Result<(), Failure> {
+pub(crate) fn check_distinct(addresses: &[(&str, SocketAddr)]) -> Result<(), Failure> {
     for (at, (flag, address)) in addresses.iter().enumerate() {
         let taken = addresses[..at].iter().find(|(_, other)| other == address && address.port() != 0);
         if let Some((other, _)) = taken {

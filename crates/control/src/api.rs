@@ -66,18 +66,18 @@ pub type Beside = Arc<dyn Fn(Handle) -> axum::Router + Send + Sync>;
 
 /// Information that the API shows and the controller does not have.
 #[derive(Clone)]
-pub struct Seams {
+pub struct ApiDependencies {
     /// Every metric of the process, for `/metrics`.
     pub metrics: MetricsSource,
     /// The counters of this node's gateway, for `/v1/top`.
     pub top: top::TopSource,
     /// This node's gateway, for models that are tried from the dashboard; `None` without one.
     pub trial: Option<trial::TrialSource>,
-    /// The version of the binary, for `/version`.
+    /// The version of the binary, for `/version`: `1.2.3`.
     pub version: String,
     /// Members of the cluster, for `/v1/nodes`; empty for a single node.
     pub members: MembersSource,
-    /// Current leader.
+    /// Current leader as this node knows it, for `/v1/nodes`.
     pub leader: LeaderSource,
     /// The routes of a service beside the API, over the handle of each term of leadership.
     pub beside: Option<Beside>,

@@ -47,14 +47,14 @@ use berth_spec::{
 
 pub use aliases::AliasChange;
 use drift_tracker::DriftTracker;
-pub use effect::{Command, CommandKind, Effect, PlanCommit, PlanSize, To, Touch};
+pub use effect::{ChangeKind, Command, CommandKind, Effect, PlanCommit, PlanSize, RouteRecipients};
 pub use event::{Declared, Event};
-pub use expected::Expected;
+pub use expected::ExpectedWorker;
 use expected::NamedSince;
 use outcomes::OutcomeTable;
 pub use settle::{SETTLE, SETTLE_CLUSTER};
 use stopwatch::Stopwatch;
-pub use unreported::Absent;
+pub use unreported::AbsentWorker;
 use unreported::UnreportedWorkers;
 use wanted::Wanted;
 
@@ -68,20 +68,20 @@ pub const DEBOUNCE: Duration = Duration::from_millis(10);
 /// failing store.
 pub const RETRY: Duration = Duration::from_millis(100);
 
-/// The content of the store at the start.
+/// The content of the store at the start of a term, for [`Controller::new`].
 #[derive(Debug, Default)]
 pub struct Restored {
     /// The store's rev when this was read.
     pub rev: Rev,
-    /// Deployments.
+    /// Declared deployments, those that are being deleted included.
     pub deployments: Vec<Arc<Deployment>>,
     /// Aliases with their resource versions.
     pub aliases: Vec<(Arc<Alias>, Rev)>,
-    /// Records of the last plans.
+    /// The record that the last plan left for each deployment.
     pub records: Vec<(DeploymentName, Record)>,
-    /// Measured sizes.
+    /// Memory that replicas were measured to take, by the digest of their artifact.
     pub measured: Vec<(Digest, ByteSize)>,
-    /// Workers that are cordoned or drained.
+    /// Workers that operators have cordoned or are draining; others are open.
     pub cordons: BTreeMap<WorkerId, Cordon>,
     /// The registry's settings of workers.
     pub terms: BTreeMap<WorkerId, Arc<WorkerTerms>>,
@@ -91,7 +91,7 @@ pub struct Restored {
     pub generation: Generation,
 }
 
-/// The brain.
+/// The brain of the control plane: plans, sends assignments and routes, and takes in reports. No I/O, no clock.
 pub struct Controller {
     world: World,
     phase: Phase,
@@ -104,8 +104,8 @@ pub struct Controller {
     /// The resource version of each alias.
     alias_revs: BTreeMap<DeploymentName, Rev>,
     workers: BTreeMap<WorkerId, Attached>,
-    /// When each worker spoke last, also those that are gone.
-    words: BTreeMap<WorkerId, Time>,
+    /// When each worker last reported, also those that are gone.
+    last_reports: BTreeMap<WorkerId, Time>,
     unreported: UnreportedWorkers,
     named_since: NamedSince,
     wanted: Wanted,
@@ -189,7 +189,7 @@ impl Controller {
             fresh: true,
             alias_revs,
             workers: BTreeMap::new(),
-            words: BTreeMap::new(),
+            last_reports: BTreeMap::new(),
             unreported,
             named_since,
             wanted: Wanted::default(),
@@ -244,7 +244,7 @@ impl Controller {
                 self.world.forget_gateway(id);
                 self.due.hurry(now);
             }
-            Event::Gateway(id, GatewayEvent::AskWhole) => self.gateway_attached(id, now, &mut out),
+            Event::Gateway(id, GatewayEvent::Resync) => self.gateway_attached(id, now, &mut out),
             Event::Gateway(id, GatewayEvent::Demand(demands)) => {
                 for demand in &demands {
                     self.world.demand(id, demand, now);
@@ -291,7 +291,7 @@ impl Controller {
         self.outcomes.get(revision)
     }
 
-    /// The resource version of a deployment.
+    /// The rev at which a deployment was last written; `None`: it is not known.
     #[must_use]
     pub fn rev_of(&self, name: &DeploymentName) -> Option<Rev> {
         self.world.deployment(name).and_then(|deployment| stored_at(deployment))
@@ -311,7 +311,7 @@ impl Controller {
             .filter_map(|each| Some((&each.name, stored_at(each)?)))
     }
 
-    /// The same of aliases.
+    /// Aliases after `after` with their resource versions, by name: all, or those of a namespace.
     pub fn declared_aliases<'a>(
         &'a self,
         namespace: Option<&'a Namespace>,
@@ -325,7 +325,7 @@ impl Controller {
             .map(|(name, rev)| (name, *rev))
     }
 
-    /// Workers that are cordoned or drained.
+    /// Workers that operators have cordoned or are draining; others are open.
     #[must_use]
     pub fn cordons(&self) -> &BTreeMap<WorkerId, Cordon> {
         &self.cordons
@@ -340,7 +340,7 @@ impl Controller {
     /// When a worker last spoke; `None`: not since this controller started.
     #[must_use]
     pub fn reported_at(&self, worker: &WorkerId) -> Option<Time> {
-        self.words.get(worker).copied()
+        self.last_reports.get(worker).copied()
     }
 
     fn tick(&mut self, now: Time, out: &mut Vec<Effect>) {

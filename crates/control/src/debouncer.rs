@@ -36,7 +36,7 @@ impl Debouncer {
         self.due = Some(self.due.map_or(at, |due| due.min(at)));
     }
 
-    /// Time at which the action is due.
+    /// Time at which the action is due; `None`: nothing has asked for it.
     pub(crate) fn due(&self) -> Option<Time> {
         self.due
     }

@@ -35,7 +35,7 @@ use prometheus_client::registry::Registry;
 use tokio::sync::{broadcast, mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
-pub use crate::controller::Touch;
+pub use crate::controller::ChangeKind;
 use crate::{
     controller::{Controller, Effect, Event},
     events::EventRing,
@@ -51,17 +51,17 @@ use members::MemberSync;
 use persist::{BackgroundWrites, Failing, PlanKey, Stored};
 use relist::{Relist, Relisted};
 
-/// Deployments that were touched, for those who watch.
-pub(crate) type Touched = Arc<[(DeploymentName, Touch)]>;
+/// Changed deployments, for those who watch.
+pub(crate) type DeploymentChanges = Arc<[(DeploymentName, ChangeKind)]>;
 
-/// Tells the time.
+/// Tells the time; [`system_clock`] outside of tests.
 pub type Clock = Arc<dyn Fn() -> Time + Send + Sync>;
 
 /// The most questions that may wait: a burst of API calls fits, and the last of them still gets its answer soon.
 const REQUESTS: usize = 256;
 
-/// Touches that a watch may be behind before it must list again: beyond some thousand, a new list is less work.
-const BEHIND: usize = 4_096;
+/// Changes that a watch may be behind before it must list again: beyond some thousand, a new list is less work.
+const WATCH_BUFFER: usize = 4_096;
 
 /// The interval of the gauges that need a walk over all workers, and the longest sleep of the loop.
 const GAUGES_EVERY: Duration = Duration::from_secs(5);
@@ -76,11 +76,11 @@ const WATCH_AGAIN: Duration = Duration::from_secs(1);
 /// Settings of the control plane.
 #[derive(Clone)]
 pub struct Config {
-    /// Settings of the planner.
+    /// Settings of the planner. [`type_rules`](Self::type_rules) changes a part of them.
     pub policy: Policy,
     /// Its selectors by type of model, where they change while this runs; `None`: they do not.
     pub type_rules: Option<watch::Receiver<TypeRules>>,
-    /// Tells the time.
+    /// Tells the time; [`system_clock`] outside of tests.
     pub clock: Clock,
     /// The members of the cluster; `None` if this process is alone.
     pub members: Option<Members>,
@@ -103,10 +103,10 @@ impl Default for Config {
     }
 }
 
-/// The end of a controller.
+/// The reason why a controller ended without an error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ended {
-    /// Stopped on request.
+    /// Stopped by its shutdown token.
     Stopped,
     /// Its term of leadership is over: another one may decide by now.
     Deposed,
@@ -133,12 +133,12 @@ pub fn build_with(config: Config, store: Arc<dyn Store>, metrics: Metrics) -> (C
     let (seen_sender, seen) = watch::channel(Rev::NONE);
     let (in_force_sender, in_force) = watch::channel(Rev::NONE);
     let (readiness_sender, readiness) = watch::channel(Readiness::default());
-    let (touched, _) = broadcast::channel(BEHIND);
+    let (deployment_changes, _) = broadcast::channel(WATCH_BUFFER);
     let handle = Handle {
         store: Arc::clone(&store),
         resolver: Arc::new(Resolver::default()),
         requests: request_sender,
-        touched: touched.downgrade(),
+        deployment_changes: deployment_changes.downgrade(),
         seen,
         in_force,
         readiness,
@@ -152,7 +152,12 @@ pub fn build_with(config: Config, store: Arc<dyn Store>, metrics: Metrics) -> (C
         store,
         metrics,
         inputs: Inputs { requests },
-        outputs: Outputs { seen: seen_sender, in_force: in_force_sender, readiness: readiness_sender, touched },
+        outputs: Outputs {
+            seen: seen_sender,
+            in_force: in_force_sender,
+            readiness: readiness_sender,
+            deployment_changes,
+        },
     };
     (control, handle)
 }
@@ -176,7 +181,7 @@ struct Outputs {
     /// The revision that gateways route by.
     in_force: watch::Sender<Rev>,
     readiness: watch::Sender<Readiness>,
-    touched: broadcast::Sender<Touched>,
+    deployment_changes: broadcast::Sender<DeploymentChanges>,
 }
 
 impl Control {

@@ -6,7 +6,7 @@ use berth_spec::{DeploymentName, Event, Namespace, shortened};
 
 /// Events kept, about 500 KiB; 24 MiB where each message is as long as it may be. Holds last night's failure even after a burst of
 /// evictions.
-const KEPT: usize = 4_096;
+const MAX_EVENTS: usize = 4_096;
 
 /// Reason of an event that repeats a line of the audit log.
 pub(crate) const AUDITED: &str = "Audited";
@@ -35,7 +35,7 @@ impl EventScope {
     }
 }
 
-/// Filter of events.
+/// The events that a caller asks for. By default all that are kept.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct EventFilter {
     /// Only those about these.
@@ -53,13 +53,13 @@ pub struct EventFilter {
 /// Some events, oldest first.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct EventPage {
-    /// The events with their numbers.
+    /// The events with their numbers, which count up by one within a term.
     pub events: Vec<(u64, Event)>,
     /// The number of the last event there is: where to go on.
     pub last: u64,
 }
 
-/// Ring of recent events.
+/// The last [`MAX_EVENTS`] events, with numbers. Gone with the term of the controller.
 #[derive(Debug, Default)]
 pub(crate) struct EventRing {
     events: VecDeque<Event>,
@@ -70,7 +70,7 @@ pub(crate) struct EventRing {
 impl EventRing {
     pub(crate) fn push(&mut self, event: Event) {
         let event = Event { message: shortened(event.message, Event::MAX_MESSAGE), ..event };
-        if self.events.len() == KEPT {
+        if self.events.len() == MAX_EVENTS {
             self.events.pop_front();
         }
         self.events.push_back(event);
@@ -78,7 +78,7 @@ impl EventRing {
     }
 
     pub(crate) fn page(&self, filter: &EventFilter) -> EventPage {
-        let limit = if filter.limit == 0 { KEPT } else { filter.limit };
+        let limit = if filter.limit == 0 { MAX_EVENTS } else { filter.limit };
         let named = |event: &Event| {
             filter.deployment.as_ref().is_none_or(|name| event.deployment.as_ref() == Some(name))
                 && filter.function.as_ref().is_none_or(|name| event.function.as_ref() == Some(name))
@@ -117,11 +117,11 @@ mod tests {
     #[test]
     fn the_ring_keeps_the_newest_and_numbers_go_on() {
         let mut ring = EventRing::default();
-        for at in 0..KEPT as u64 + 10 {
+        for at in 0..MAX_EVENTS as u64 + 10 {
             ring.push(event(if at % 2 == 0 { "even" } else { "odd" }, at));
         }
         let all = ring.page(&EventFilter::default());
-        assert_eq!((all.events.len(), all.events[0].0, all.last), (KEPT, 11, KEPT as u64 + 10));
+        assert_eq!((all.events.len(), all.events[0].0, all.last), (MAX_EVENTS, 11, MAX_EVENTS as u64 + 10));
         let odd = EventFilter { deployment: DeploymentName::new("odd").ok(), limit: 3, ..EventFilter::default() };
         let times: Vec<u64> = ring.page(&odd).events.iter().map(|(_, event)| event.at.0).collect();
         assert_eq!(times, [4101, 4103, 4105]);

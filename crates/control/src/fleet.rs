@@ -2,8 +2,8 @@
 //!
 //! ```text
 //! uplink of a node ══ berth.fleet.v1.Fleet over mutual TLS ══▶ FleetService ──▶ hello ──▶ Handle::attach_…
-//!      words in parts ──▶ pump ──▶ reports, demand ──▶ controller
-//!      orders in parts ◀── pump ◀── mailbox (the latest, never a backlog) ◀── controller
+//!      messages in parts ──▶ pump ──▶ reports, demand ──▶ controller
+//!      messages in parts ◀── pump ◀── mailbox (the latest, never a backlog) ◀── controller
 //! ```
 //! A stream is served by the task of its connection; nothing is spawned, and nothing piles up: who reads slowly gets fewer
 //! and larger changes. A stream ends when its node goes, when this node does not lead any more, or when a part is missing.
@@ -79,26 +79,26 @@ impl FleetService {
     }
 }
 
-type Orders<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
+type Outgoing<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 
 #[tonic::async_trait]
 impl Fleet for FleetCalls {
-    type WorkStream = Orders<v1::WorkerOrder>;
-    type RouteStream = Orders<v1::RouteOrder>;
+    type WorkStream = Outgoing<v1::WorkerOrder>;
+    type RouteStream = Outgoing<v1::RouteOrder>;
 
     async fn work(
         &self,
         request: Request<Streaming<v1::WorkerWord>>,
-    ) -> Result<Response<Orders<v1::WorkerOrder>>, Status> {
+    ) -> Result<Response<Outgoing<v1::WorkerOrder>>, Status> {
         let caller = handshake::caller(&request, "worker", |roles| roles.worker)?;
-        let mut words = request.into_inner();
-        let first = handshake::first(&mut words).await?;
+        let mut incoming = request.into_inner();
+        let first = handshake::first(&mut incoming).await?;
         let Some(worker_word::Word::Hello(handshake)) = first.word else { return Err(handshake::missing()) };
         let admitted = self.acceptor.admit(&caller, &handshake)?;
         let info = handshake.worker_info().map_err(|error| Status::invalid_argument(error.to_string()))?;
         let info = info.ok_or_else(|| Status::invalid_argument("the first message does not describe the worker"))?;
         let reporter = Reporter { worker: info.id.clone(), incarnation: info.incarnation };
-        let (reports, orders) =
+        let (reports, outgoing) =
             admitted.handle.attach_worker(info).await.map_err(|error| self.acceptor.not_attached(&error))?;
         let audit = &admitted.handle.audit;
         let joined = audit.begin(AuditPort::Peer, &format!("node:{caller}"), "join", "worker");
@@ -107,57 +107,57 @@ impl Fleet for FleetCalls {
         tracing::info!(event = "worker_stream_began", worker_id = %admitted.node, epoch = %admitted.epoch);
         let mut assembly = Assembly::<InventoryChange>::new(reporter);
         let session = Session {
-            words,
-            heard: move |word| heard_of_worker(word, &mut assembly),
+            incoming,
+            decode: move |message| decode_worker_message(message, &mut assembly),
             events: reports,
             pending: None,
-            orders,
-            change: orders_of,
+            outgoing,
+            split: order_parts,
             parts: None,
             term: TermGuard::new(Arc::clone(&self.acceptor), admitted.epoch, admitted.node),
         };
         let welcome = v1::WorkerOrder { order: Some(worker_order::Order::Welcome(admitted.welcome)) };
         let order = |order| v1::WorkerOrder { order: Some(order) };
-        let orders = session.run().map(move |part| part.map(order));
-        Ok(Response::new(Box::pin(stream::iter([Ok(welcome)]).chain(orders))))
+        let outgoing = session.run().map(move |part| part.map(order));
+        Ok(Response::new(Box::pin(stream::iter([Ok(welcome)]).chain(outgoing))))
     }
 
     async fn route(
         &self,
         request: Request<Streaming<v1::GatewayWord>>,
-    ) -> Result<Response<Orders<v1::RouteOrder>>, Status> {
+    ) -> Result<Response<Outgoing<v1::RouteOrder>>, Status> {
         let caller = handshake::caller(&request, "gateway", |roles| roles.gateway)?;
-        let mut words = request.into_inner();
-        let first = handshake::first(&mut words).await?;
+        let mut incoming = request.into_inner();
+        let first = handshake::first(&mut incoming).await?;
         let Some(gateway_word::Word::Hello(handshake)) = first.word else { return Err(handshake::missing()) };
         let admitted = self.acceptor.admit(&caller, &handshake)?;
-        let (events, orders) = admitted
+        let (events, outgoing) = admitted
             .handle
             .attach_gateway(admitted.node.clone(), handshake.region.clone())
             .await
             .map_err(|error| self.acceptor.not_attached(&error))?;
         tracing::info!(event = "gateway_stream_began", node = %admitted.node, epoch = %admitted.epoch);
         let session = Session {
-            words,
-            heard: heard_of_gateway,
+            incoming,
+            decode: decode_gateway_message,
             events,
             pending: None,
-            orders,
-            change: |change: RouteChange| Some(change.in_parts()),
+            outgoing,
+            split: |change: RouteChange| Some(change.in_parts()),
             parts: None,
             term: TermGuard::new(Arc::clone(&self.acceptor), admitted.epoch, admitted.node),
         };
         let welcome = v1::RouteOrder { order: Some(route_order::Order::Welcome(admitted.welcome)) };
         let order = |part| v1::RouteOrder { order: Some(route_order::Order::Routes(part)) };
-        let orders = session.run().map(move |part| part.map(order));
-        Ok(Response::new(Box::pin(stream::iter([Ok(welcome)]).chain(orders))))
+        let outgoing = session.run().map(move |part| part.map(order));
+        Ok(Response::new(Box::pin(stream::iter([Ok(welcome)]).chain(outgoing))))
     }
 }
 
-type OrdersOfOne = Box<dyn Iterator<Item = worker_order::Order> + Send>;
+type OrderParts = Box<dyn Iterator<Item = worker_order::Order> + Send>;
 
 /// Splits an order for a worker into its parts.
-fn orders_of(order: FromController) -> Option<OrdersOfOne> {
+fn order_parts(order: FromController) -> Option<OrderParts> {
     match order {
         FromController::Assigned(change) => Some(Box::new(change.in_parts().map(worker_order::Order::Assignment))),
         FromController::Credentials(set) => {
@@ -171,11 +171,11 @@ fn orders_of(order: FromController) -> Option<OrdersOfOne> {
 }
 
 /// Decodes a message of a worker; `None` if it is incomplete or unknown to this version.
-fn heard_of_worker(
-    word: v1::WorkerWord,
+fn decode_worker_message(
+    message: v1::WorkerWord,
     assembly: &mut Assembly<InventoryChange>,
 ) -> Result<Option<InventoryChange>, Status> {
-    let Some(worker_word::Word::Inventory(part)) = word.word else { return Ok(None) };
+    let Some(worker_word::Word::Inventory(part)) = message.word else { return Ok(None) };
     let change = assembly.push(part).map_err(|error| Status::data_loss(error.to_string()))?;
     let left_out = assembly.left_out();
     if left_out > 0 {
@@ -189,15 +189,15 @@ fn heard_of_worker(
 }
 
 /// Decodes a message of a gateway.
-fn heard_of_gateway(word: v1::GatewayWord) -> Result<Option<GatewayEvent>, Status> {
-    Ok(match word.word {
+fn decode_gateway_message(message: v1::GatewayWord) -> Result<Option<GatewayEvent>, Status> {
+    Ok(match message.word {
         Some(gateway_word::Word::Demands(demands)) => Some(GatewayEvent::Demand(demands_of(demands))),
         Some(gateway_word::Word::Outcomes(outcomes)) => Some(GatewayEvent::Outcomes(outcomes_of(outcomes))),
         Some(gateway_word::Word::PageOut(name)) => {
             berth_spec::DeploymentName::new(&name).ok().map(GatewayEvent::PageOut)
         }
         Some(gateway_word::Word::Applied(seq)) => Some(GatewayEvent::Applied(seq)),
-        Some(gateway_word::Word::AskWhole(_)) => Some(GatewayEvent::AskWhole),
+        Some(gateway_word::Word::AskWhole(_)) => Some(GatewayEvent::Resync),
         Some(gateway_word::Word::Hello(_)) | None => None,
     })
 }

@@ -12,12 +12,12 @@ use crate::{
     store::Rev,
 };
 
-/// A function to be declared.
+/// A function to be declared, and the conditions of that.
 #[derive(Debug, Clone)]
 pub struct ApplyFunction {
     /// The manifest. Its `metadata.resourceVersion`, if any, counts as `expect`.
     pub manifest: ManifestFunction,
-    /// Source of the declaration.
+    /// Source that declares it, and owns it afterwards.
     pub origin: Origin,
     /// Only if the stored one still has this resource version ([`Rev::NONE`]: only if there is none).
     pub expect: Option<Rev>,
@@ -27,7 +27,7 @@ pub struct ApplyFunction {
     pub ownership: Ownership,
 }
 
-/// A function to be deleted.
+/// A function to be deleted, and the conditions of that.
 #[derive(Debug, Clone)]
 pub struct DeleteFunction {
     /// Its name and its namespace.
@@ -42,7 +42,7 @@ pub struct DeleteFunction {
     pub ownership: Ownership,
 }
 
-/// A text about a function.
+/// Kind of text about a function, for [`FunctionHost::text`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FunctionText {
     /// The log of its last build, then the end of its output.
@@ -55,12 +55,12 @@ pub enum FunctionText {
     Lock,
 }
 
-/// Functions of this process.
+/// The functions of a process that builds and runs them; the API works on functions through it.
 pub trait FunctionHost: Send + Sync {
     /// Every function, by name.
     fn list(&self) -> Vec<FunctionView>;
 
-    /// One function.
+    /// The function of this name; `None` if there is none.
     fn get(&self, name: &DeploymentName) -> Option<FunctionView>;
 
     /// A text about a function; `None`: there is none yet. Blocks.

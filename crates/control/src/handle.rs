@@ -29,8 +29,8 @@ use berth_spec::{
 use tokio::sync::{broadcast, mpsc, oneshot, watch};
 
 use crate::{
-    controller::{Absent, Expected},
-    driver::Touched,
+    controller::{AbsentWorker, ExpectedWorker},
+    driver::DeploymentChanges,
     events::{EventFilter, EventPage},
     resolve::Resolver,
     source::SourceName,
@@ -59,7 +59,7 @@ const SEEN_WITHIN: Duration = Duration::from_secs(2);
 /// [`Attached`](FromController::Attached).
 pub type WorkerEnds = (mpsc::Sender<InventoryChange>, mpsc::Receiver<FromController>);
 
-/// The gateway's end of its connection to the controller.
+/// The gateway's end of its connection to the controller: events up, changes of routes down. The first of them is whole.
 pub type GatewayEnds = (mpsc::Sender<GatewayEvent>, mpsc::Receiver<RouteChange>);
 
 /// Access to the control plane. Cloning it is cheap.
@@ -68,7 +68,7 @@ pub struct Handle {
     pub(crate) store: Arc<dyn Store>,
     pub(crate) resolver: Arc<Resolver>,
     pub(crate) requests: mpsc::Sender<DriverRequest>,
-    pub(crate) touched: broadcast::WeakSender<Touched>,
+    pub(crate) deployment_changes: broadcast::WeakSender<DeploymentChanges>,
     pub(crate) seen: watch::Receiver<Rev>,
     pub(crate) in_force: watch::Receiver<Rev>,
     pub(crate) readiness: watch::Receiver<Readiness>,
@@ -78,7 +78,7 @@ pub struct Handle {
     pub(crate) functions: Option<Arc<dyn crate::functions::FunctionHost>>,
 }
 
-/// A question to the driver.
+/// A question to the driver, which answers between two steps of the brain.
 pub(crate) enum DriverRequest {
     Scan { scan: view::Scan, reply: oneshot::Sender<view::ScannedDeployments> },
     Aliases { scan: view::Scan, reply: oneshot::Sender<aliases::ScannedAliases> },
@@ -89,8 +89,8 @@ pub(crate) enum DriverRequest {
     Explain { name: DeploymentName, reply: oneshot::Sender<Option<Explanation>> },
     Preview { changes: Vec<berth_plan::preview::Change>, reply: oneshot::Sender<Preview> },
     Workers { reply: oneshot::Sender<Vec<WorkerView>> },
-    Absent { reply: oneshot::Sender<Vec<Absent>> },
-    Expected { reply: oneshot::Sender<Vec<Expected>> },
+    Absent { reply: oneshot::Sender<Vec<AbsentWorker>> },
+    Expected { reply: oneshot::Sender<Vec<ExpectedWorker>> },
     MassLoss { reply: oneshot::Sender<Option<MassLoss>> },
     Replicas { reply: oneshot::Sender<Vec<ReplicaView>> },
     Events { filter: EventFilter, reply: oneshot::Sender<EventPage> },
@@ -130,7 +130,7 @@ impl Handle {
     ///
     /// # Errors
     /// [`Error::Stopped`], [`Error::Busy`].
-    pub async fn absent(&self) -> Result<Vec<Absent>, Error> {
+    pub async fn absent(&self) -> Result<Vec<AbsentWorker>, Error> {
         self.ask(|reply| DriverRequest::Absent { reply }).await
     }
 
@@ -138,7 +138,7 @@ impl Handle {
     ///
     /// # Errors
     /// [`Error::Stopped`], [`Error::Busy`], [`Error::Store`].
-    pub async fn expected(&self) -> Result<Vec<(Expected, Option<SourceName>)>, Error> {
+    pub async fn expected(&self) -> Result<Vec<(ExpectedWorker, Option<SourceName>)>, Error> {
         let expected = self.ask(|reply| DriverRequest::Expected { reply }).await?;
         if expected.is_empty() {
             return Ok(Vec::new());

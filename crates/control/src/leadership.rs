@@ -35,7 +35,7 @@ pub(crate) use view::changed;
 /// Identity of a candidate.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CandidateInfo {
-    /// Name of the node.
+    /// Name of the node, which is unique in the cluster.
     pub name: WorkerId,
     /// Address for other nodes, `HOST:PORT`, for those that do not know it yet.
     pub peer: String,
@@ -66,12 +66,12 @@ impl Default for Policy {
 pub enum Leadership {
     /// Another controller leads, or there is no leader.
     Following {
-        /// Leader, as far as it is known.
+        /// Name and term of the leader; `None` if there is none, or it is not known yet.
         leader: Option<(WorkerId, Epoch)>,
     },
-    /// This node leads.
+    /// The leader is this node, until [`Fence::holds`] is false.
     Leading {
-        /// Term of the leader.
+        /// Term of this node: greater than that of every earlier leader.
         epoch: Epoch,
         /// Condition on every write of the term.
         fence: Fence,

@@ -12,7 +12,7 @@ use tokio::sync::mpsc::{self, OwnedPermit, error::TrySendError};
 
 /// A change of a numbered state that can be joined with the next one.
 pub(crate) trait Join {
-    /// Adds a later change to this one.
+    /// Makes this change and the next one into one change with the effect of both.
     fn join(&mut self, later: Self);
 }
 

@@ -47,10 +47,10 @@ pub const MAX_PAGE: usize = 1_000;
 pub struct Rev(pub u64);
 
 impl Rev {
-    /// Before anything: in a [`Compare`] it means that the key must not exist.
+    /// Before anything: in a [`Compare`] it means that the key must not exist. Commits count from 1.
     pub const NONE: Self = Self(0);
 
-    /// The one after this.
+    /// The rev of the commit after this one.
     #[must_use]
     pub const fn next(self) -> Self {
         Self(self.0 + 1)
@@ -66,13 +66,13 @@ impl fmt::Display for Rev {
 /// Key with its value and versions.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Entry {
-    /// Key of the entry.
+    /// Full key, with the prefix that [`layout`] gives its kind.
     pub key: String,
-    /// Value of the entry.
+    /// Value as it was written; the store does not look into it.
     pub value: Bytes,
-    /// The commit that created it.
+    /// Rev of the commit that created it; stays until the key is removed.
     pub created: Rev,
-    /// The commit that last changed it.
+    /// Rev of the commit that last wrote it.
     pub modified: Rev,
     /// Number of puts since the entry was created, including the first.
     pub version: u64,
@@ -83,20 +83,20 @@ pub struct Entry {
 pub enum Op {
     /// Writes a value, whether the key exists or not.
     Put {
-        /// Key to write.
+        /// Key to write; at most once in a transaction.
         key: String,
-        /// Value to write.
+        /// New value, which replaces the old one whole.
         value: Bytes,
     },
     /// Removes a key; one that does not exist is no error.
     Delete {
-        /// Key to remove.
+        /// Key to remove; at most once in a transaction.
         key: String,
     },
 }
 
 impl Op {
-    /// The key that it touches.
+    /// The key that it writes or removes.
     #[must_use]
     pub fn key(&self) -> &str {
         match self {
@@ -119,20 +119,20 @@ pub enum Compare {
     Modified {
         /// Key to compare.
         key: String,
-        /// Required revision.
+        /// Rev that the key must have, [`Rev::NONE`] if it must not exist.
         rev: Rev,
     },
     /// The key was created at this rev, and may have been modified since: it is still the same one.
     Created {
         /// Key to compare.
         key: String,
-        /// Required revision.
+        /// Rev that the key must have, [`Rev::NONE`] if it must not exist.
         rev: Rev,
     },
 }
 
 impl Compare {
-    /// The key that it looks at.
+    /// The key whose rev it compares.
     #[must_use]
     pub fn key(&self) -> &str {
         match self {
@@ -153,9 +153,9 @@ impl Compare {
 /// A transaction: all of `ops` if all of `compare` hold, else nothing. A key occurs in `ops` at most once.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Txn {
-    /// Conditions of the transaction.
+    /// Conditions that must all hold; at most [`MAX_OPS`].
     pub compare: Vec<Compare>,
-    /// Operations of the transaction.
+    /// Writes and removals, at most [`MAX_OPS`] of them with [`MAX_BYTES`] of keys and values.
     pub ops: Vec<Op>,
 }
 
@@ -184,10 +184,10 @@ pub enum Outcome {
     Conflict,
 }
 
-/// Part of a listing.
+/// Request for one page of [`Store::list`].
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Page {
-    /// Only keys after this one.
+    /// Only keys after this one: the last of the page before. `None`: from the first.
     pub after: Option<String>,
     /// At most so many entries; never more than [`MAX_PAGE`]. 0 means [`MAX_PAGE`].
     pub limit: usize,
@@ -202,7 +202,7 @@ impl Page {
     }
 }
 
-/// Part of a listing.
+/// One page of entries, from [`Store::list`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Listing {
     /// The entries, in the order of their keys.
@@ -237,7 +237,7 @@ pub enum Change {
 }
 
 impl Change {
-    /// The key that it happened to.
+    /// The key that was written or removed.
     #[must_use]
     pub fn key(&self) -> &str {
         match self {
@@ -252,7 +252,7 @@ pub type Watch = BoxStream<'static, Result<Commit, StoreError>>;
 
 /// Strongly consistent, watchable key-value state.
 pub trait Store: Send + Sync + 'static {
-    /// Reads the entry under `key`.
+    /// Reads the entry under `key` as of the last commit; `None` if there is none.
     fn get<'a>(&'a self, key: &'a str) -> BoxFuture<'a, Result<Option<Entry>, StoreError>>;
 
     /// Lists entries whose keys begin with `prefix`, in order of keys, a page at a time. Returns
@@ -273,7 +273,7 @@ pub trait Store: Send + Sync + 'static {
     /// Every commit at `from` or later that touches keys that begin with `prefix`: those that were, then those to come.
     fn watch<'a>(&'a self, prefix: &'a str, from: Rev) -> BoxFuture<'a, Result<Watch, StoreError>>;
 
-    /// The rev of the last commit.
+    /// Reads the rev of the last commit; [`Rev::NONE`] in an empty store.
     fn rev(&self) -> BoxFuture<'_, Result<Rev, StoreError>>;
 
     /// Forgets the history before `before`; what is kept under keys stays. Watches from before it fail.

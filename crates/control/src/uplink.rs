@@ -7,7 +7,7 @@
 //!         ──▶ demand ────────────────▶┘
 //! ```
 //! The channels towards worker and gateway live as long as the process. Where there is no controller to be had, both go on
-//! with what they know; what they would say waits with them, as one latest word.
+//! with what they know; what they would say waits with them, as one latest message.
 //!
 //! [`leader_discovery`] is the brain, `stream` one connection, `connection` the loop; `worker` and `gateway` say what is particular to them.
 
@@ -30,12 +30,12 @@ use connection::Connection;
 use gateway::GatewayClient;
 use worker::WorkerClient;
 
-/// Context for connections to controllers.
+/// All that a node needs to find and to greet the leading controller.
 #[derive(Clone)]
 pub struct ConnectContext {
     /// Name of this node.
     pub me: WorkerId,
-    /// Start of this process, as a number.
+    /// Number of this start of the process: a later start has a greater one.
     pub incarnation: u64,
     /// Connections to other nodes.
     pub peers: Peers,
@@ -43,7 +43,7 @@ pub struct ConnectContext {
     pub leadership: watch::Receiver<LeadershipView>,
 }
 
-/// The worker's way to the controller.
+/// The worker's connection to the leading controller, wherever that is. Finds it, and finds the next one.
 pub struct WorkerUplink(Connection<WorkerClient>);
 
 impl WorkerUplink {
@@ -61,14 +61,14 @@ impl WorkerUplink {
         self.0.leader()
     }
 
-    /// Keeps one connection to the leader until `shutdown`, or until the worker has dropped its ends and its last word has
+    /// Keeps one connection to the leader until `shutdown`, or until the worker has dropped its ends and its last message has
     /// been sent.
     pub async fn run(self, shutdown: CancellationToken) {
         self.0.run(shutdown).await;
     }
 }
 
-/// The gateway's way to the controller.
+/// The gateway's connection to the leading controller, wherever that is. Finds it, and finds the next one.
 pub struct GatewayUplink(Connection<GatewayClient>);
 
 impl GatewayUplink {

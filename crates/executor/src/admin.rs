@@ -32,13 +32,13 @@ const WAITS: usize = 48;
 const _: () = assert!(WAITS < BOUNDS.per_address, "a kubelet's hooks would keep out its probes");
 
 /// Longest time that an answer may stay unread: probes and Prometheus read at once.
-const UNREAD: Duration = Duration::from_secs(60);
+const UNREAD_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Longest wait for the head of a request: it is one packet.
 const HEAD: Duration = Duration::from_secs(15);
 
 /// Longest wait for answers when the process ends: a scrape that is under way is answered.
-const LAST: Duration = Duration::from_millis(500);
+const CLOSE_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// The form of metrics.
 const METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -48,7 +48,7 @@ pub(crate) async fn run(listener: TcpListener, ports: Arc<Ports>, stop: Cancella
     let port = Port::new("executor admin", listener, BOUNDS);
     let (connections, waits) = (TaskTracker::new(), AddressLimit::new(WAITS));
     while let Some((stream, from, place)) = stop.run_until_cancelled(port.accept()).await {
-        prepare(&stream, UNREAD);
+        prepare(&stream, UNREAD_TIMEOUT);
         let (ports, waits, stop) = (Arc::clone(&ports), Arc::clone(&waits), stop.clone());
         connections.spawn(async move {
             let _held = place;
@@ -66,7 +66,7 @@ pub(crate) async fn run(listener: TcpListener, ports: Arc<Ports>, stop: Cancella
                 () = stop.cancelled() => {
                     // The one who waits for /drain is told.
                     connection.as_mut().graceful_shutdown();
-                    let _ = tokio::time::timeout(LAST, connection).await;
+                    let _ = tokio::time::timeout(CLOSE_TIMEOUT, connection).await;
                 }
             }
         });

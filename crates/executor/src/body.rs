@@ -12,10 +12,10 @@ use std::{
     time::Duration,
 };
 
+use berth_wire::byte_budget::{ByteBudget, ByteCharge};
 use bytes::Bytes;
 use http_body::{Body as _, Frame, SizeHint};
 use http_body_util::{BodyExt as _, Full, combinators::UnsyncBoxBody};
-use hyper::body::Incoming;
 use tokio::time::{Sleep, sleep};
 
 pub(crate) use self::repeatable::Repeatable;
@@ -34,6 +34,7 @@ pub(crate) fn full(bytes: impl Into<Bytes>) -> Body {
 pub(crate) struct Sent {
     bytes: AtomicU64,
     too_large: AtomicBool,
+    no_memory: AtomicBool,
     broke_off: AtomicBool,
     awaited: AtomicBool,
     /// Begin of the body, where the request is logged.
@@ -80,36 +81,77 @@ impl Sent {
     pub(crate) fn is_too_large(&self) -> bool {
         self.too_large.load(Relaxed)
     }
+
+    /// True if there was no memory for the body.
+    pub(crate) fn had_no_memory(&self) -> bool {
+        self.no_memory.load(Relaxed)
+    }
+}
+
+/// Bytes of a body that passes which are not counted: its request takes about as much without them.
+const UNCOUNTED: u64 = 8 << 10;
+
+/// The way in which a request's body counts against the memory of all.
+pub(crate) enum CountedBody {
+    /// Each piece, until the connection to the server has written it.
+    InPieces(Arc<ByteBudget>),
+    /// All of it, for as long as it is kept to be sent again.
+    Whole(ByteCharge),
+}
+
+impl CountedBody {
+    /// The piece, counted; `None`: there is no room. `passed`: bytes of the body so far, with it.
+    fn piece(&mut self, data: Bytes, passed: u64) -> Option<Bytes> {
+        match self {
+            Self::InPieces(_) if passed <= UNCOUNTED => Some(data),
+            Self::InPieces(budget) => {
+                let mut charge = budget.charge();
+                charge.grow(data.len()).then(|| charge.hold(data))
+            }
+            Self::Whole(charge) => charge.grow(data.len()).then_some(data),
+        }
+    }
 }
 
 /// The body of a request, which may have so many bytes.
-pub(crate) struct Bounded {
-    pub(crate) inner: Incoming,
+pub(crate) struct Bounded<B> {
+    pub(crate) inner: B,
     pub(crate) most: u64,
     pub(crate) sent: Arc<Sent>,
+    pub(crate) counted: CountedBody,
 }
 
-impl http_body::Body for Bounded {
+impl<B> http_body::Body for Bounded<B>
+where
+    B: http_body::Body<Data = Bytes, Error: Into<BoxError>> + Unpin,
+{
     type Data = Bytes;
     type Error = BoxError;
 
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
-        let polled = poll_said(&mut self.inner, cx);
-        self.sent.awaited.store(polled.is_pending(), Relaxed);
-        let frame = ready!(polled);
-        if matches!(frame, Some(Err(_))) {
-            self.sent.broke_off.store(true, Relaxed);
-        }
-        if let Some(Ok(frame)) = &frame
-            && let Some(data) = frame.data_ref()
-        {
-            self.sent.data(data);
-            if self.sent.bytes() > self.most {
-                self.sent.too_large.store(true, Relaxed);
-                return Poll::Ready(Some(Err("the body is larger than the executor lets through".into())));
+        let this = &mut *self;
+        let polled = poll_said(&mut this.inner, cx);
+        this.sent.awaited.store(polled.is_pending(), Relaxed);
+        let data = match ready!(polled).map(|frame| frame.map(Frame::into_data)) {
+            Some(Ok(Ok(data))) => data,
+            Some(Ok(Err(other))) => return Poll::Ready(Some(Ok(other))),
+            Some(Err(error)) => {
+                this.sent.broke_off.store(true, Relaxed);
+                return Poll::Ready(Some(Err(error.into())));
             }
+            None => return Poll::Ready(None),
+        };
+        this.sent.data(&data);
+        let passed = this.sent.bytes();
+        if passed > this.most {
+            this.sent.too_large.store(true, Relaxed);
+            return Poll::Ready(Some(Err("the body is larger than the executor lets through".into())));
         }
-        Poll::Ready(frame.map(|frame| frame.map_err(Into::into)))
+        let Some(data) = this.counted.piece(data, passed) else {
+            this.sent.no_memory.store(true, Relaxed);
+            return Poll::Ready(Some(Err("the bodies of other requests take all memory".into())));
+        };
+        Poll::Ready(Some(Ok(Frame::data(data))))
     }
 
     fn is_end_stream(&self) -> bool {
@@ -310,6 +352,34 @@ mod tests {
         fn end(&mut self) {
             self.0.send(()).expect("it listens");
         }
+    }
+
+    #[tokio::test]
+    async fn a_body_counts_until_nobody_has_it() {
+        let budget = ByteBudget::new(30_000);
+        let body = |counted| {
+            let pieces = stream::repeat_with(|| Ok::<_, BoxError>(Frame::data(Bytes::from(vec![7; 5_000]))));
+            Bounded { inner: StreamBody::new(pieces), most: 1 << 20, sent: Arc::default(), counted }
+        };
+        let mut passes = body(CountedBody::InPieces(Arc::clone(&budget)));
+        let mut unsent = Vec::new();
+        // The first piece is as small as a head.
+        for expected in [0, 5_000, 10_000, 15_000] {
+            unsent.push(passes.frame().await.expect("a piece").expect("room"));
+            assert_eq!(budget.used(), expected);
+        }
+        let mut kept = body(CountedBody::Whole(budget.charge()));
+        for expected in [20_000, 25_000, 30_000] {
+            drop(kept.frame().await.expect("a piece").expect("room"));
+            assert_eq!(budget.used(), expected);
+        }
+        assert!(passes.frame().await.is_some_and(|frame| frame.is_err()) && passes.sent.had_no_memory());
+        assert!(kept.frame().await.is_some_and(|frame| frame.is_err()) && kept.sent.had_no_memory());
+        assert_eq!(budget.used(), 30_000);
+        unsent.clear();
+        assert_eq!(budget.used(), 15_000);
+        drop(kept);
+        assert_eq!(budget.used(), 0);
     }
 
     #[tokio::test]

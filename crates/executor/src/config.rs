@@ -26,7 +26,7 @@ use crate::{
 };
 
 /// Largest file. More is none of a person's.
-const LARGEST: u64 = 1 << 20;
+const MAX_FILE_BYTES: u64 = 1 << 20;
 
 /// Most templates of one port: each is a label of metrics.
 const MOST_PATHS: usize = 100;
@@ -49,7 +49,7 @@ pub(crate) struct PortConfig {
     pub(crate) name: String,
     pub(crate) listen: SocketAddr,
     pub(crate) upstream: String,
-    /// TLS towards the model server.
+    /// TLS towards the model server; `None`: there is none.
     pub(crate) upstream_tls: Option<UpstreamTls>,
     pub(crate) tls: Option<TlsSettings>,
     pub(crate) protocol: Protocol,
@@ -65,9 +65,9 @@ pub(crate) struct PortConfig {
     pub(crate) retry: RetryConfig,
     pub(crate) breaker: Option<circuit::Limits>,
     pub(crate) health: HealthConfig,
-    /// Asynchronous serving.
+    /// Asynchronous serving; `None`: no request is queued.
     pub(crate) jobs: Option<JobSettings>,
-    /// The log of requests and answers.
+    /// The log of requests and answers; `None`: nothing is logged.
     pub(crate) log: Option<LogSettings>,
 }
 
@@ -84,7 +84,7 @@ pub(crate) enum Protocol {
 /// Requests that are sent again when the server breaks the connection before it answers.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct RetryConfig {
-    /// Attempts in all.
+    /// Attempts in all; 1: nothing is sent again.
     pub(crate) attempts: u32,
     /// Paths whose requests may be run twice, beside those of methods that say so.
     pub(crate) paths: Vec<PathTemplate>,
@@ -305,8 +305,8 @@ impl Config {
     pub fn read(path: &Path) -> Result<Self, ConfigError> {
         let unreadable = |error: io::Error| ConfigError { file: path.to_owned(), at: None, message: error.to_string() };
         let length = std::fs::metadata(path).map_err(unreadable)?.len();
-        if length > LARGEST {
-            let message = format!("the file has {length} bytes; a configuration has at most {LARGEST}");
+        if length > MAX_FILE_BYTES {
+            let message = format!("the file has {length} bytes; a configuration has at most {MAX_FILE_BYTES}");
             return Err(ConfigError { file: path.to_owned(), at: None, message });
         }
         Self::parse(path, &std::fs::read_to_string(path).map_err(unreadable)?)

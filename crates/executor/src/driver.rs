@@ -33,7 +33,7 @@ use crate::{
 };
 
 /// Interval between looks at the file. The kubelet brings a changed ConfigMap within a minute or so.
-const LOOK: Duration = Duration::from_secs(2);
+const POLL_INTERVAL: Duration = Duration::from_secs(2);
 
 /// Reason why an executor cannot start.
 #[derive(Debug, thiserror::Error)]
@@ -112,7 +112,7 @@ impl Executor {
         }
         served.close();
         let mut told = String::new();
-        while stop.run_until_cancelled(tokio::time::sleep(LOOK)).await.is_some() {
+        while stop.run_until_cancelled(tokio::time::sleep(POLL_INTERVAL)).await.is_some() {
             let file = path.clone();
             let Ok(read) = tokio::task::spawn_blocking(move || Config::read(&file)).await else { continue };
             let used = match read {

@@ -3,16 +3,16 @@
 //!
 //! ```text
 //! all files ── own ── the rest: half for connections of clients, half for connections to model servers
-//! memory: a quarter for connections of clients, an eighth for their windows, the rest for requests and answers
+//! memory: a quarter for connections of clients, an eighth for their windows, a quarter for bodies of requests, the rest for answers
 //! ```
 
 /// Most files that this process keeps for itself: 256 connections of the admin port, and what queues, logs and certificates take.
 const OWN: usize = 512;
 
 /// The least of a share, however little there is.
-const LEAST: usize = 8;
+const MIN_SHARE: usize = 8;
 
-/// Most connections of clients at a time.
+/// Most connections of clients at a time, however large the machine is: half a gigabyte at rest.
 const CONNECTIONS: usize = 16_384;
 
 /// Bytes that a connection takes at rest.
@@ -36,16 +36,23 @@ pub(crate) struct Shares {
     pub(crate) requests: usize,
     /// Bytes for the windows of connections.
     pub(crate) windows: u64,
+    /// Bytes for bodies of requests until the server has them, and for those of jobs while they run.
+    pub(crate) bodies: usize,
 }
 
 impl Shares {
     pub(crate) fn of(limits: Limits) -> Self {
         let files = limits.files.map_or(usize::MAX, whole);
         let own = (files / 4).min(OWN);
-        let half = ((files - own) / 2).max(LEAST);
+        let half = ((files - own) / 2).max(MIN_SHARE);
         let memory = limits.memory.unwrap_or(u64::MAX);
-        let by_memory = whole(memory / 4 / AT_REST).max(LEAST);
-        Self { connections: half.min(by_memory).min(CONNECTIONS), requests: half, windows: memory / 8 }
+        let by_memory = whole(memory / 4 / AT_REST).max(MIN_SHARE);
+        Self {
+            connections: half.min(by_memory).min(CONNECTIONS),
+            requests: half,
+            windows: memory / 8,
+            bodies: whole(memory / 4),
+        }
     }
 }
 
@@ -77,6 +84,7 @@ mod tests {
             let memory = mib << 20;
             let shares = Shares::of(Limits { files: None, memory: Some(memory) });
             assert_eq!((shares.connections, shares.windows), (connections, memory / 8), "{mib} MiB");
+            assert_eq!(shares.bodies as u64, memory / 4, "{mib} MiB");
         }
         // Fewer files than memory.
         let shares = Shares::of(Limits { files: Some(1_024), memory: Some(256 << 20) });

@@ -17,10 +17,10 @@ use crate::{
 };
 
 /// Pause between two questions to a server that does not answer yet: a pod is ready soon after its server.
-const SOON: Duration = Duration::from_millis(500);
+const STARTUP_INTERVAL: Duration = Duration::from_millis(500);
 
 /// Largest answer of gRPC that is read.
-const LARGEST: usize = 4 << 10;
+const MAX_ANSWER_BYTES: usize = 4 << 10;
 
 /// Asks the server of a port for as long as it is polled.
 pub(crate) async fn follow(proxy: Arc<Proxy>) {
@@ -50,7 +50,7 @@ pub(crate) async fn follow(proxy: Arc<Proxy>) {
                 }
             }
         }
-        sleep(if is { health.every } else { health.every.min(SOON) }).await;
+        sleep(if is { health.every } else { health.every.min(STARTUP_INTERVAL) }).await;
     }
 }
 
@@ -83,7 +83,7 @@ async fn ask_grpc(upstream: &Upstream, service: &str) -> Result<(), String> {
     let request = request.body(full(question(service))).map_err(|error| error.to_string())?;
     let answer = line.send(request).await.map_err(|unsent| UpstreamError::from(unsent).to_string())?;
     let early = answer.headers().get("grpc-status").cloned();
-    let body = Limited::new(answer.into_body(), LARGEST).collect().await.map_err(|error| error.to_string())?;
+    let body = Limited::new(answer.into_body(), MAX_ANSWER_BYTES).collect().await.map_err(|error| error.to_string())?;
     let status = early.or_else(|| body.trailers().and_then(|trailers| trailers.get("grpc-status").cloned()));
     match status.as_ref().and_then(|status| status.to_str().ok()) {
         Some("0") if serves(&body.to_bytes()) => Ok(()),

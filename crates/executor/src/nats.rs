@@ -40,11 +40,11 @@ use crate::{
 const WAITING: usize = 1_024;
 
 /// Messages of one subscription that wait; more are dropped: a subscription gives hints.
-const UNREAD: usize = 1_024;
+const MAX_PENDING_MESSAGES: usize = 1_024;
 
 /// Pause between two attempts to connect: a server that restarts is found within a second, and one that is down is not
 /// flooded.
-const AGAIN: Duration = Duration::from_secs(1);
+const RECONNECT_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Interval of questions for a sign of life, and the longest silence.
 const PING_EVERY: Duration = Duration::from_secs(20);
@@ -201,7 +201,7 @@ impl Nats {
     /// Messages of a subject, from now on and over all connections.
     pub(crate) async fn subscribe(&self, subject: String) -> Result<mpsc::Receiver<Message>, NatsError> {
         let number = self.shared.next.fetch_add(1, Relaxed);
-        let (messages, receiver) = mpsc::channel(UNREAD);
+        let (messages, receiver) = mpsc::channel(MAX_PENDING_MESSAGES);
         self.shared.subscriptions().insert(number, (subject, messages));
         self.send(Command::Subscribe { number }).await?;
         Ok(receiver)
@@ -275,7 +275,7 @@ impl Driver {
                 tracing::warn!(event = "nats_disconnected", error = why, "no connection to NATS: trying again");
                 told = why;
             }
-            sleep(AGAIN).await;
+            sleep(RECONNECT_INTERVAL).await;
             if self.commands.is_closed() {
                 return;
             }

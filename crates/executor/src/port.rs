@@ -46,7 +46,7 @@ const HEAD: Duration = Duration::from_secs(75);
 const PATIENCE: Patience = Patience { first: Duration::from_secs(75), idle: Duration::from_secs(3_600) };
 
 /// Longest time that a client may leave data unread: networks that fail come back sooner.
-const UNREAD: Duration = Duration::from_secs(120);
+const UNREAD_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// Pause after which an idle HTTP/2 connection is asked for a sign of life, and the time to give it.
 const PING_EVERY: Duration = Duration::from_secs(60);
@@ -69,7 +69,7 @@ pub(crate) fn bind(address: SocketAddr) -> io::Result<TcpListener> {
 
 /// When the connections of a port end.
 #[derive(Clone, Default)]
-pub(crate) struct Ends {
+pub(crate) struct Shutdown {
     /// Take no more requests.
     pub(crate) stopping: CancellationToken,
     /// End now.
@@ -83,22 +83,23 @@ pub(crate) async fn run(
     listener: TcpListener,
     tls: Option<PortTls>,
     proxy: Arc<Proxy>,
-    ends: Ends,
+    shutdown: Shutdown,
     (room, windows): (Room, Arc<Windows>),
 ) {
     let secure = tls.is_some();
     let port = Port::within("executor", listener, room).with_tls(tls);
     let connections = TaskTracker::new();
-    while let Some((stream, from, place)) = ends.stopping.run_until_cancelled(port.accept()).await {
-        prepare(&stream, UNREAD);
+    while let Some((stream, from, place)) = shutdown.stopping.run_until_cancelled(port.accept()).await {
+        prepare(&stream, UNREAD_TIMEOUT);
         // A WebSocket may rest for hours; one whose client has gone would count as in flight for ever.
         tls::keep_alive(&stream);
-        let (greeter, proxy, ends, windows) = (port.greeter(), Arc::clone(&proxy), ends.clone(), Arc::clone(&windows));
+        let (greeter, proxy, shutdown, windows) =
+            (port.greeter(), Arc::clone(&proxy), shutdown.clone(), Arc::clone(&windows));
         connections.spawn(async move {
             let _place = place;
             if let Some(greeted) = greeter.greet(stream, PATIENCE).await {
                 let client = Client { from: from.ip(), certificate: greeted.certificate, secure };
-                serve((greeted.stream, windows.take()), greeted.patience, client, proxy, ends).await;
+                serve((greeted.stream, windows.take()), greeted.patience, client, proxy, shutdown).await;
             }
         });
     }
@@ -112,9 +113,9 @@ async fn serve(
     patience: Patience,
     client: Client,
     proxy: Arc<Proxy>,
-    ends: Ends,
+    shutdown: Shutdown,
 ) {
-    let activity = Activity::new(UNREAD, proxy.metrics().unread(proxy.name(), "answer"));
+    let activity = Activity::new(UNREAD_TIMEOUT, proxy.metrics().unread(proxy.name(), "answer"));
     let mut builder = auto::Builder::new(Counting(activity.clone()));
     builder.http1().timer(TokioTimer::new()).header_read_timeout(HEAD).max_buf_size(HEAD_BYTES);
     builder
@@ -147,12 +148,12 @@ async fn serve(
         tokio::select! {
             // A client that breaks off ends its connection and nothing else.
             ended = connection.as_mut() => break drop(ended),
-            () = ends.cut.cancelled() => break,
-            () = ends.stopping.cancelled(), if !finishing => {
+            () = shutdown.cut.cancelled() => break,
+            () = shutdown.stopping.cancelled(), if !finishing => {
                 finishing = true;
                 connection.as_mut().graceful_shutdown();
             }
-            () = ends.leave.notified(), if !finishing => connection.as_mut().graceful_shutdown(),
+            () = shutdown.leave.notified(), if !finishing => connection.as_mut().graceful_shutdown(),
             inactivity = silence.as_mut(), if !silent => {
                 silent = true;
                 match inactivity {

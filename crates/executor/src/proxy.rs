@@ -2,9 +2,10 @@
 //!
 //! ```text
 //! head ──▶ room? ──▶ breaker closed? ──▶ send (again, where that is safe) ──▶ head of the answer ──▶ its body, as it comes
-//!            │ no: 503    │ no: 503          │ 400, 408, 413, 502, 504
+//!            │ no: 503    │ no: 503          │ 400, 408, 413, 502, 503, 504
 //! ```
-//! Bodies pass in both directions at once and are not stored, except small ones of requests that may be sent again.
+//! Bodies pass in both directions at once and are not stored, except small ones of requests that may be sent again. Until the server has
+//! taken them, those of requests count against one sum.
 
 mod exchange;
 mod head;
@@ -22,7 +23,7 @@ use std::{
 use arc_swap::ArcSwap;
 use berth_peer::port::discard;
 use berth_spec::{ClientCertificate, Time, circuit::CircuitBreaker};
-use berth_wire::request_id::RequestId;
+use berth_wire::{byte_budget::ByteBudget, request_id::RequestId};
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Version, header, request};
 use http_body::Body as _;
@@ -36,7 +37,7 @@ use self::head::Origin;
 use crate::{
     BoxError,
     access::{Guard, Sender},
-    body::{Body, Bounded, Idle, Repeatable, Sent, WatchedBody, full},
+    body::{Body, Bounded, CountedBody, Idle, Repeatable, Sent, WatchedBody, full},
     config::{PortConfig, Protocol},
     jobs::Jobs,
     log::Logger,
@@ -70,6 +71,8 @@ pub(crate) struct Proxy {
     pub(crate) cut: CancellationToken,
     /// Access rules; `None`: everybody may ask.
     guard: Option<Arc<Guard>>,
+    /// Memory for the bodies of requests at all ports.
+    memory: Arc<ByteBudget>,
     /// Asynchronous serving, set once when the port begins.
     pub(crate) jobs: OnceLock<Arc<Jobs>>,
 }
@@ -120,6 +123,7 @@ impl Proxy {
         metrics: Arc<Metrics>,
         logger: Option<Arc<Logger>>,
         guard: Option<Arc<Guard>>,
+        memory: Arc<ByteBudget>,
     ) -> Arc<Self> {
         let name: Arc<str> = config.name.as_str().into();
         metrics.in_flight(&name, 0);
@@ -136,6 +140,7 @@ impl Proxy {
             upgraded: TaskTracker::new(),
             cut: CancellationToken::new(),
             guard,
+            memory,
             jobs: OnceLock::new(),
         })
     }
@@ -332,8 +337,13 @@ impl Proxy {
         let sent = Arc::clone(&exchange.sent);
         let most = settings.config.max_body;
         let known = body.size_hint().upper();
-        let bounded = Bounded { inner: body, most, sent: Arc::clone(&sent) };
-        if !settings.may_repeat(&head) || known.is_none_or(|length| length > REPLAYED) {
+        let may_repeat = settings.may_repeat(&head) && known.is_some_and(|length| length <= REPLAYED);
+        let counted = match may_repeat {
+            true => CountedBody::Whole(self.memory.charge()),
+            false => CountedBody::InPieces(Arc::clone(&self.memory)),
+        };
+        let bounded = Bounded { inner: body, most, sent: Arc::clone(&sent), counted };
+        if !may_repeat {
             return self.attempt(settings, Request::from_parts(head, bounded.boxed_unsync()), &sent).await;
         }
         self.repeat(settings, &head, &Repeatable::new(bounded), &sent).await
@@ -376,6 +386,9 @@ impl Proxy {
             }
             Ok(Err(UpstreamError::Broken(_) | UpstreamError::Refused(_))) if sent.is_too_large() => {
                 return Err(Refusal::TooLarge { most: max_body });
+            }
+            Ok(Err(UpstreamError::Broken(_) | UpstreamError::Refused(_))) if sent.had_no_memory() => {
+                return Err(Refusal::NoMemory);
             }
             // The client's doing tells nothing of the server.
             Ok(Err(UpstreamError::Broken(_) | UpstreamError::Refused(_))) if sent.broke_off() => {

@@ -29,6 +29,8 @@ pub(crate) enum Refusal {
     Tunnel,
     /// The request's body is larger than it may be.
     TooLarge { most: u64 },
+    /// The bodies of other requests take all memory.
+    NoMemory,
     /// No connection to the server.
     Unreachable,
     /// The server broke the connection before it answered.
@@ -55,6 +57,7 @@ impl Refusal {
             Self::Open { .. } => "breaker_open",
             Self::Tunnel => "tunnel",
             Self::TooLarge { .. } => "too_large",
+            Self::NoMemory => "no_memory",
             Self::Unreachable => "unreachable",
             Self::Broken => "broken",
             Self::NotTaken => "not_taken",
@@ -71,7 +74,7 @@ impl Refusal {
             Self::Denied(_) => (StatusCode::FORBIDDEN, 7),
             Self::Limited { .. } => (StatusCode::TOO_MANY_REQUESTS, 8),
             Self::DotSegments | Self::Hosts | Self::BadBody => (StatusCode::BAD_REQUEST, 3),
-            Self::Busy { .. } | Self::Open { .. } => (StatusCode::SERVICE_UNAVAILABLE, 14),
+            Self::Busy { .. } | Self::Open { .. } | Self::NoMemory => (StatusCode::SERVICE_UNAVAILABLE, 14),
             Self::Tunnel => (StatusCode::METHOD_NOT_ALLOWED, 12),
             Self::TooLarge { .. } => (StatusCode::PAYLOAD_TOO_LARGE, 8),
             Self::Unreachable | Self::Broken | Self::NotTaken => (StatusCode::BAD_GATEWAY, 14),
@@ -108,6 +111,9 @@ impl Refusal {
             }
             Self::Tunnel => "CONNECT is not passed on: send the request itself".to_owned(),
             Self::TooLarge { most } => format!("the body has more than {most} bytes, which is the most (maxBody)"),
+            Self::NoMemory => {
+                "the bodies of other requests take a quarter of the memory, which is the most: try again later".to_owned()
+            }
             Self::Unreachable => "the model server takes no connections (connectTimeout): see its log".to_owned(),
             Self::Broken => {
                 "the model server closed the connection before it answered, or its answer is no HTTP: see its log".to_owned()
@@ -143,7 +149,7 @@ impl Refusal {
             response
         };
         let again = match self {
-            Self::Busy { .. } => Some(1),
+            Self::Busy { .. } | Self::NoMemory => Some(1),
             Self::Open { seconds } | Self::Limited { seconds, .. } => Some(*seconds),
             Self::Unknown(why) => why.retry_in().map(|pause| pause.as_secs()),
             _ => None,

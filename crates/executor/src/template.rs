@@ -6,7 +6,7 @@
 use std::fmt;
 
 /// Longest template, in bytes: it is a label of metrics.
-const LONGEST: usize = 256;
+const MAX_TEMPLATE_BYTES: usize = 256;
 
 /// A template of paths.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -33,8 +33,8 @@ impl PathTemplate {
         let Some(path) = text.strip_prefix('/') else {
             return Err(format!("the path {text:?} does not begin with a slash"));
         };
-        if text.len() > LONGEST || text.chars().any(|c| c.is_whitespace() || c.is_control() || c == '?') {
-            return Err(format!("the path {text:?} has spaces or a query, or more than {LONGEST} bytes"));
+        if text.len() > MAX_TEMPLATE_BYTES || text.chars().any(|c| c.is_whitespace() || c.is_control() || c == '?') {
+            return Err(format!("the path {text:?} has spaces or a query, or more than {MAX_TEMPLATE_BYTES} bytes"));
         }
         let mut segments = Vec::new();
         let mut rest = path.split('/').peekable();

@@ -17,7 +17,7 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
 /// Silence after which the kernel asks the other end of a connection for a sign of life, and the interval of further questions.
-const QUIET: Duration = Duration::from_secs(60);
+const KEEPALIVE_IDLE: Duration = Duration::from_secs(60);
 const ASK_EVERY: Duration = Duration::from_secs(15);
 
 /// Certificates towards a server.
@@ -40,7 +40,7 @@ pub(crate) async fn connect(address: &str) -> io::Result<TcpStream> {
 
 /// Has the kernel notice when the machine at the other end has gone without a word, also on a connection that rests for hours.
 pub(crate) fn keep_alive(stream: &TcpStream) {
-    let asked = TcpKeepalive::new().with_time(QUIET).with_interval(ASK_EVERY);
+    let asked = TcpKeepalive::new().with_time(KEEPALIVE_IDLE).with_interval(ASK_EVERY);
     // A socket that refuses still works.
     let _ = SockRef::from(stream).set_tcp_keepalive(&asked);
 }

@@ -282,7 +282,7 @@ mod tests {
             let stream = upstream.connect_once(version).await.expect("connected");
             let ServerStream::Plain(stream) = stream else { panic!("nobody asked for TLS") };
             let quiet = SockRef::from(&stream).tcp_keepalive_time().expect("a setting");
-            assert_eq!(quiet == liveness::QUIET, shared, "{version:?}: {quiet:?}");
+            assert_eq!(quiet == liveness::KEEPALIVE_IDLE, shared, "{version:?}: {quiet:?}");
         }
     }
 }

@@ -11,7 +11,7 @@ use std::sync::{
 use crate::upstream::CONNECTION_WINDOW;
 
 /// The window that a connection of HTTP/2 begins with: it cannot be made smaller.
-const LEAST: u32 = 65_535;
+const MIN_WINDOW: u32 = 65_535;
 
 /// The part of what is left that a connection gets: the first has an eighth of the memory, and half of it is left
 /// after five.
@@ -48,7 +48,7 @@ fn part(left: u64) -> u32 {
 impl Window {
     /// Bytes that the client may send.
     pub(crate) fn bytes(&self) -> u32 {
-        self.taken.load(Relaxed).max(LEAST)
+        self.taken.load(Relaxed).max(MIN_WINDOW)
     }
 
     /// Gives the bytes back: the connection has no window, since it speaks HTTP/1.1.
@@ -73,7 +73,7 @@ mod tests {
         let all = 32 << 20;
         let windows = Windows::new(all);
         let taken: Vec<Window> = (0..2_000).map(|_| windows.take()).collect();
-        assert_eq!((taken[0].bytes(), taken[1].bytes(), taken[1_999].bytes()), (4 << 20, 7 << 19, LEAST));
+        assert_eq!((taken[0].bytes(), taken[1].bytes(), taken[1_999].bytes()), (4 << 20, 7 << 19, MIN_WINDOW));
         let sum: u64 = taken.iter().map(|window| u64::from(window.taken.load(Relaxed))).sum();
         assert_eq!(sum + windows.left.load(Relaxed), all);
         taken[0].release();

@@ -57,7 +57,7 @@ use self::{
     container::Container,
     documents::Outcome,
     lock::Lock,
-    package_cache::{LARGEST, PackageCache},
+    package_cache::{MAX_CACHE_BYTES, PackageCache},
     packages::Package,
     registries::Registries,
     sandbox::{Sandbox, on_path},
@@ -72,7 +72,7 @@ pub(crate) use self::{
 };
 use crate::{
     controller::{Built, Failure, Retry, Task, TaskId},
-    dependencies::{self, Dependencies, LeftAlone},
+    dependencies::{self, BreakerOpen, Dependencies},
     deployment::{FunctionSpec, Language, Platform, file_stem},
     driver::now,
     status::ArtifactStatus,
@@ -162,8 +162,8 @@ impl BuildError {
     }
 }
 
-impl From<LeftAlone> for BuildError {
-    fn from(LeftAlone { message, until }: LeftAlone) -> Self {
+impl From<BreakerOpen> for BuildError {
+    fn from(BreakerOpen { message, until }: BreakerOpen) -> Self {
         Self { retry: Retry::At(until), ..Self::passing("LeftAlone", message) }
     }
 }
@@ -230,8 +230,8 @@ impl Builder {
         for folder in ["work", "logs"] {
             fs_err::create_dir_all(root.join(folder))?;
         }
-        let uv_cache = PackageCache::open(&root, "uv", LARGEST)?;
-        let npm_cache = PackageCache::open(&root, "npm", LARGEST)?;
+        let uv_cache = PackageCache::open(&root, "uv", MAX_CACHE_BYTES)?;
+        let npm_cache = PackageCache::open(&root, "npm", MAX_CACHE_BYTES)?;
         let artifacts = Arc::new(ArtifactStore::open(&root.join("artifacts"), config.kept)?);
         let (config, dependencies) = (BuildConfig { root, ..config }, Arc::default());
         Ok(Self { config, toolchain, uv_cache, npm_cache, artifacts, sandbox, dependencies })

@@ -9,7 +9,7 @@
 //!                    │                          ▼                       ▼
 //!                    └──── its time comes ── Failed (an earlier version goes on serving)
 //!
-//! found by a new leader ──a version served elsewhere──▶ Reviving: that one first (`function/takeover.rs`) ──▶ Queued
+//! found by a new leader ──a version served elsewhere──▶ Redeploying: that one first (`function/takeover.rs`) ──▶ Queued
 //! Serving ──time to look at it again──▶ Queued (functions of Azure: proved, nothing is built)
 //! deleted, or its deletion is asked for ──▶ Removing ──▶ (nothing)
 //! ```
@@ -213,8 +213,8 @@ impl Controller {
     fn begin(&mut self, key: &str, effects: &mut Vec<Effect>) {
         let Some(function) = self.functions.get_mut(key) else { return };
         match function.stage {
-            Stage::Queued { known: None } => self.queue.change(&function.declared.about.origin, key.to_owned()),
-            Stage::Queued { known: Some(_) } | Stage::Reviving { .. } => self.queue.repetition(key.to_owned()),
+            Stage::Queued { known: None } => self.queue.change(&function.declared.metadata.origin, key.to_owned()),
+            Stage::Queued { known: Some(_) } | Stage::Redeploying { .. } => self.queue.repetition(key.to_owned()),
             Stage::Removing { done: false } => effects.push(Effect::Remove(key.to_owned())),
             _ => {}
         }
@@ -327,7 +327,7 @@ impl Controller {
                     function.deployed(&deployed, now);
                     function.write_if_new(&key, effects);
                 }
-                self.after_revival(&key);
+                self.after_redeploy(&key);
             }
             Err(failure) => self.failed(task, &key, failure, now, effects),
         }
@@ -340,14 +340,14 @@ impl Controller {
             self.retries.insert((at, key.to_owned()));
         }
         function.write_if_new(key, effects);
-        self.after_revival(key);
+        self.after_redeploy(key);
     }
 
     /// Has the desired state wait for its turn, where the version that served last had one before it.
-    fn after_revival(&mut self, key: &str) {
+    fn after_redeploy(&mut self, key: &str) {
         let Some(function) = self.functions.get(key) else { return };
         if matches!(function.stage, Stage::Queued { .. }) {
-            self.queue.change(&function.declared.about.origin, key.to_owned());
+            self.queue.change(&function.declared.metadata.origin, key.to_owned());
         }
     }
 

@@ -43,7 +43,7 @@ impl PendingWrite<'_> {
             return Err(Error::Stale { name: self.name.clone(), expected, found: rev });
         }
         let Some(entry) = found else { return Ok(Vec::new()) };
-        let owner = Declared::read(self.name.as_str(), &entry.value, rev).about.origin;
+        let owner = Declared::read(self.name.as_str(), &entry.value, rev).metadata.origin;
         // What nobody owns (somebody put it into etcd) is the API's.
         if owner == *self.origin {
             return Ok(Vec::new());
@@ -396,9 +396,9 @@ mod tests {
     async fn the_api_is_told_from_etcd() {
         let objects = Objects::all_of(Arc::new(MemoryStore::default()));
         objects.apply(&apply("1", &Origin::API), 0).await.expect("applied");
-        let read = |object: Value| Declared::read("words", object.to_string().as_bytes(), Rev(1)).about;
-        let about = read(stored(&objects).await);
-        assert_eq!((about.owner(), about.annotations.len()), ("api".to_owned(), 0));
+        let read = |object: Value| Declared::read("words", object.to_string().as_bytes(), Rev(1)).metadata;
+        let metadata = read(stored(&objects).await);
+        assert_eq!((metadata.owner(), metadata.annotations.len()), ("api".to_owned(), 0));
         let mut object = stored(&objects).await;
         object["metadata"] = json!({"name": "words"});
         put(&objects, &object.to_string()).await;

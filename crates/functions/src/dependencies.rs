@@ -25,15 +25,15 @@ pub(crate) struct Permit<'a> {
 
 /// Refusal to ask a dependency that is left alone.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct LeftAlone {
+pub(crate) struct BreakerOpen {
     pub(crate) message: String,
     pub(crate) until: Time,
 }
 
 impl Dependencies {
     /// Permission to ask a dependency now.
-    pub(crate) fn admit(&self, dependency: Dependency, now: Time) -> Result<Permit<'_>, LeftAlone> {
-        self.change(|breakers| breakers.admit(&dependency, now)).map_err(|until| LeftAlone {
+    pub(crate) fn admit(&self, dependency: Dependency, now: Time) -> Result<Permit<'_>, BreakerOpen> {
+        self.change(|breakers| breakers.admit(&dependency, now)).map_err(|until| BreakerOpen {
             message: format!("{dependency} keeps failing and is left alone until {until}"),
             until,
         })?;

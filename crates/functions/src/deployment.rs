@@ -29,7 +29,7 @@ use crate::status::Status;
 const LONGEST_NAME: usize = 63;
 
 /// The largest object. etcd takes 1.5 MiB; a spec is a few hundred bytes.
-const LARGEST: usize = 256 << 10;
+const MAX_OBJECT_BYTES: usize = 256 << 10;
 
 /// Name of a function: a namespace, and a name in it. Its text is the written form of docs/names.md (`words`, `team/words`), and its
 /// key in a store.
@@ -137,7 +137,7 @@ pub struct Identity {
 
 /// Labels, annotations and owner of an object.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct About {
+pub struct ObjectMeta {
     /// `metadata.labels`.
     pub labels: BTreeMap<String, String>,
     /// `metadata.annotations`, without the owner.
@@ -155,13 +155,13 @@ pub(crate) const ORIGIN: &str = "berth.dev/origin";
 /// `DIGEST GENERATION`: a later generation is built from its code.
 pub(crate) const ARTIFACT: &str = "berth.dev/artifact";
 
-impl Default for About {
+impl Default for ObjectMeta {
     fn default() -> Self {
         Self { labels: BTreeMap::new(), annotations: BTreeMap::new(), origin: Origin::API, is_declared: false }
     }
 }
 
-impl About {
+impl ObjectMeta {
     fn of(object: &Map<String, Value>) -> Self {
         let texts = |field: &str| -> BTreeMap<String, String> {
             let fields = object.get("metadata").and_then(|metadata| metadata.get(field)?.as_object());
@@ -194,7 +194,7 @@ pub struct Declared {
     /// The spec as JSON text; empty where there is none.
     pub text: Arc<str>,
     /// Labels, annotations, owner.
-    pub about: About,
+    pub metadata: ObjectMeta,
     /// The status in the object; empty where there is none, or another program's.
     pub status: Status,
     /// True if the value is a JSON object, which a status can be written into.
@@ -211,10 +211,13 @@ impl Declared {
     }
 
     fn of(key: &str, value: &[u8]) -> Self {
-        if value.len() > LARGEST {
+        if value.len() > MAX_OBJECT_BYTES {
             return Self::unreadable(
                 value,
-                format!("the object has {} bytes, more than {LARGEST}: keep what is large with the code", value.len()),
+                format!(
+                    "the object has {} bytes, more than {MAX_OBJECT_BYTES}: keep what is large with the code",
+                    value.len()
+                ),
             );
         }
         let object = match serde_json::from_slice::<Value>(value) {
@@ -232,13 +235,13 @@ impl Declared {
             _ => Err(wrong.join("; ")),
         };
         let text = object.get("spec").map(Value::to_string).unwrap_or_default().into();
-        let about = About::of(&object);
+        let metadata = ObjectMeta::of(&object);
         Self {
             identity,
             spec,
             unknown,
             text,
-            about,
+            metadata,
             status: status.unwrap_or_default(),
             writable: true,
             rev: Rev::NONE,
@@ -252,7 +255,7 @@ impl Declared {
             spec: Err(message),
             unknown: Vec::new(),
             text: "".into(),
-            about: About::default(),
+            metadata: ObjectMeta::default(),
             status: Status::default(),
             writable: false,
             rev: Rev::NONE,

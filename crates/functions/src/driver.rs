@@ -30,7 +30,7 @@ use crate::{
     follow::{StoreUpdate, follow},
     objects::Objects,
     running_tasks::{RunningTasks, TaskKind},
-    source::{Happened, Host, Report, Summary},
+    source::{FunctionEvent, Host, Report, Summary},
     spans::Spans,
     target::Target,
     writer,
@@ -78,7 +78,7 @@ pub(crate) struct Driver {
     host: Arc<Host>,
     controller: Controller,
     reports: mpsc::Sender<Report>,
-    happened: Vec<Happened>,
+    events: Vec<FunctionEvent>,
     work: JoinSet<Option<Event>>,
     tasks: RunningTasks,
     spans: Spans,
@@ -106,7 +106,7 @@ impl Driver {
             host,
             controller,
             reports,
-            happened: Vec::new(),
+            events: Vec::new(),
             work: JoinSet::new(),
             tasks: RunningTasks::default(),
             spans: Spans::default(),
@@ -213,7 +213,7 @@ impl Driver {
     }
 
     fn on(&mut self, event: Event) {
-        self.happened.extend(happened(&event, &self.controller));
+        self.events.extend(function_event(&event, &self.controller));
         self.spans.ended(&event);
         let effects = self.controller.on(event, now());
         for effect in effects {
@@ -283,7 +283,7 @@ impl Driver {
             }
             Effect::Contended(key) => {
                 tracing::warn!(event = "function_status_contended", function = %key, "{CONTENDED}");
-                self.happened.push(about(&key, (Severity::Warning, "FunctionContended"), CONTENDED));
+                self.events.push(event_of(&key, (Severity::Warning, "FunctionContended"), CONTENDED));
             }
             Effect::Write(key, identity, status) => {
                 let objects = self.objects.clone();
@@ -305,8 +305,8 @@ impl Driver {
         let counts = self.controller.counts();
         let changed = self.controller.changed().into_iter();
         self.host.show(changed.map(|(name, view)| (name, view.map(|view| Summary::of(&view)))), &counts);
-        let happened = std::mem::take(&mut self.happened);
-        let report = Report { rev: self.rev, problem: self.problem.clone(), functions: counts, happened };
+        let events = std::mem::take(&mut self.events);
+        let report = Report { rev: self.rev, problem: self.problem.clone(), functions: counts, events };
         // Nobody listens at the end of a term.
         let _ = self.reports.send(report).await;
     }
@@ -374,7 +374,7 @@ pub(crate) fn now() -> Time {
 }
 
 /// Tells people of an event.
-fn happened(event: &Event, controller: &Controller) -> Option<Happened> {
+fn function_event(event: &Event, controller: &Controller) -> Option<FunctionEvent> {
     let (severity, reason, task, message) = match event {
         Event::Deployed(task, Ok(deployed)) if !controller.is_proved(*task) => {
             (Severity::Normal, "FunctionDeployed", task, format!("answers at {}", deployed.endpoint))
@@ -391,15 +391,15 @@ fn happened(event: &Event, controller: &Controller) -> Option<Happened> {
             }
         },
         Event::Removed(name) => {
-            return Some(about(name, (Severity::Normal, "FunctionRemoved"), "is removed"));
+            return Some(event_of(name, (Severity::Normal, "FunctionRemoved"), "is removed"));
         }
         _ => return None,
     };
-    Some(about(controller.name_of(*task)?, (severity, reason), &message))
+    Some(event_of(controller.name_of(*task)?, (severity, reason), &message))
 }
 
-fn about(name: &str, (severity, reason): (Severity, &'static str), message: &str) -> Happened {
-    Happened { severity, reason, function: name.to_owned(), message: format!("function {name}: {message}") }
+fn event_of(name: &str, (severity, reason): (Severity, &'static str), message: &str) -> FunctionEvent {
+    FunctionEvent { severity, reason, function: name.to_owned(), message: format!("function {name}: {message}") }
 }
 
 fn tell_built(task: &Task, built: &Result<Built, Failure>) {

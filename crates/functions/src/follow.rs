@@ -18,10 +18,10 @@ use tokio::sync::mpsc;
 use crate::{controller::Event, deployment::Declared, objects::Objects};
 
 /// Pause after an error: long enough for a store that is away.
-const AGAIN: Duration = Duration::from_secs(1);
+const RETRY_PAUSE: Duration = Duration::from_secs(1);
 
 /// Pause between two looks whether the store answers: an outage is told within some seconds.
-const LOOK: Duration = Duration::from_secs(4);
+const POLL_INTERVAL: Duration = Duration::from_secs(4);
 
 /// The longest that a store takes to answer a look. Together with the pause, people hear of its end within ten seconds.
 const PATIENCE: Duration = Duration::from_secs(4);
@@ -51,7 +51,7 @@ pub(crate) async fn follow(objects: Objects, news: mpsc::Sender<StoreUpdate>) {
 async fn look(objects: &Objects, news: &mpsc::Sender<StoreUpdate>, failing: &AtomicBool) {
     let mut away = false;
     loop {
-        tokio::time::sleep(LOOK).await;
+        tokio::time::sleep(POLL_INTERVAL).await;
         if failing.load(Ordering::Relaxed) {
             away = false;
             continue;
@@ -95,7 +95,7 @@ async fn rounds(objects: &Objects, news: &mpsc::Sender<StoreUpdate>, failing: &A
                 if news.send(StoreUpdate::Unavailable(error.to_string())).await.is_err() {
                     return;
                 }
-                tokio::time::sleep(AGAIN).await;
+                tokio::time::sleep(RETRY_PAUSE).await;
             }
         }
     }
@@ -195,7 +195,7 @@ mod tests {
         let (news, mut heard) = mpsc::channel(64);
         let mut following = JoinSet::new();
         following.spawn(follow(Objects::all_of(Arc::<Partial>::clone(&store)), news));
-        let end = tokio::time::Instant::now() + LOOK * 5;
+        let end = tokio::time::Instant::now() + POLL_INTERVAL * 5;
         while let Ok(told) = tokio::time::timeout_at(end, heard.recv()).await {
             assert!(matches!(told, Some(StoreUpdate::Unavailable(_))), "{told:?}");
         }

@@ -16,6 +16,6 @@ pub use self::{
 };
 pub(crate) use self::{
     metrics::Metrics,
-    summary::{Happened, Report},
+    summary::{FunctionEvent, Report},
 };
 pub use crate::spans::{Join, TraceHook};

@@ -33,13 +33,13 @@ pub struct Status {
     /// Facts, each true or false.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub conditions: Vec<Condition>,
-    /// The last build.
+    /// The last build; `None` until the first one has its turn.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub build: Option<BuildStatus>,
-    /// The artifact that is deployed.
+    /// The artifact that serves; `None` until a deployment has succeeded.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub artifact: Option<ArtifactStatus>,
-    /// URL that answers a POST of JSON.
+    /// URL that answers a POST of JSON; `None` until a deployment has succeeded.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub endpoint: Option<String>,
     /// Specs that were deployed, the newest first.
@@ -70,7 +70,7 @@ impl Phase {
     pub const ALL: [Self; 6] =
         [Self::Pending, Self::Building, Self::Deploying, Self::Succeeded, Self::Failed, Self::Terminating];
 
-    /// The word.
+    /// The phase as it stands in the object: `Pending`.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -134,7 +134,7 @@ impl Condition {
         self.text(3)
     }
 
-    /// Time at which the status last changed.
+    /// Time at which the status last changed, RFC 3339.
     #[must_use]
     pub fn since(&self) -> &str {
         self.text(4)
@@ -172,13 +172,13 @@ impl From<Condition> for ConditionFields {
     }
 }
 
-/// A build.
+/// The last build, also while it runs.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct BuildStatus {
-    /// Its number.
+    /// Number of the turn that it belongs to, as text: `b12`.
     pub id: Box<str>,
-    /// When it began.
+    /// Time at which it began, RFC 3339.
     pub started: Box<str>,
     /// Seconds that it took, as text: `12.4s`.
     pub took: Box<str>,
@@ -192,26 +192,26 @@ pub struct BuildStatus {
     pub log: Box<str>,
 }
 
-/// An artifact.
+/// An artifact by its content.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ArtifactStatus {
     /// `sha256:…` of the ZIP file.
     pub digest: String,
-    /// Its bytes.
+    /// Bytes of the ZIP file.
     pub size: u64,
 }
 
 /// A spec that was deployed: the way back.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Revision {
-    /// Its generation.
+    /// Number of the desired state that it was deployed for.
     pub generation: i64,
-    /// When it began to serve.
+    /// Time at which it began to serve, RFC 3339.
     pub deployed: String,
     /// `sha256:…` of its artifact.
     pub artifact: String,
-    /// The spec.
+    /// The spec as it was deployed; `berth rollout undo` declares it again.
     pub spec: SpecText,
 }
 

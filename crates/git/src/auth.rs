@@ -15,7 +15,7 @@ use tempfile::TempDir;
 
 use crate::{Category, GitError, Remote, program::Run};
 
-/// Credentials for one repository.
+/// Credentials for one repository, for one call.
 #[derive(Clone, Default)]
 pub enum Credentials {
     /// No credentials.
@@ -42,7 +42,7 @@ pub enum Credentials {
 pub enum HostKeys {
     /// Hosts of this text, in the form of `known_hosts`.
     Lines(String),
-    /// Hosts of this file.
+    /// Hosts of this `known_hosts` file.
     File(PathBuf),
     /// Whichever is met first; it is remembered in this file, and must stay the same.
     FirstMet(PathBuf),

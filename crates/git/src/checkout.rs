@@ -12,12 +12,12 @@ use fs_err as fs;
 
 use crate::{Category, GitError, Mode, Oid, Repository, Stop, TreeEntry};
 
-/// Limits of a checkout.
+/// Limits of a checkout, checked before anything is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CheckoutLimits {
     /// Total size in bytes. Bounds the disk space of one model, with room for data beside its code.
     pub bytes: u64,
-    /// Number of files.
+    /// Number of files, links included.
     pub files: usize,
 }
 
@@ -27,7 +27,7 @@ impl Default for CheckoutLimits {
     }
 }
 
-/// Result of a checkout.
+/// Counts of a checkout, and what it could not write.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct CheckedOut {
     /// Number of files written.
@@ -49,7 +49,7 @@ pub enum LeftOut {
 
 /// Larger files go straight to disk by a process of their own, so that none is in memory whole. Small ones are many, and a process
 /// for each would cost more than its bytes.
-const LARGE: u64 = 1 << 20;
+const MAX_BUFFERED_BYTES: u64 = 1 << 20;
 
 /// First line of every Git LFS pointer.
 const LFS: &[u8] = b"version https://git-lfs.github.com/spec/v1\n";
@@ -126,7 +126,8 @@ impl Writing<'_> {
     fn write(&self, entries: &[TreeEntry]) -> Result<CheckedOut, GitError> {
         let mut done = CheckedOut::default();
         let links: BTreeSet<&str> = entries.iter().filter(|e| e.mode == Mode::Link).map(|e| e.path.as_str()).collect();
-        let is_small = |e: &&TreeEntry| e.mode == Mode::Link || (e.mode != Mode::Submodule && e.size <= LARGE);
+        let is_small =
+            |e: &&TreeEntry| e.mode == Mode::Link || (e.mode != Mode::Submodule && e.size <= MAX_BUFFERED_BYTES);
         let small: Vec<&TreeEntry> = entries.iter().filter(is_small).collect();
         let mut linked = Vec::new();
         // So many files at once that memory stays bounded.

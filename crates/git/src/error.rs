@@ -33,7 +33,7 @@ pub enum Category {
     Invalid,
     /// The signature is missing, wrong, or not by a trusted key.
     Signature,
-    /// Cancelled by the caller.
+    /// The caller's [`Stop`](crate::Stop) was triggered.
     Cancelled,
     /// Any other failure.
     Internal,
@@ -95,7 +95,8 @@ impl Category {
     }
 }
 
-/// Phrases of git's messages (C locale) by category; the first that matches counts. A broken connection also reports that the remote hung up.
+/// Phrases of git's messages (C locale) by category; the first that matches counts. A broken connection also reports that the remote hung
+/// up.
 const PHRASES: [(Category, &[&str]); 9] = [
     (Category::Corrupt, &BROKEN),
     (Category::Disk, &["No space left", "Read-only file system", "Disk quota exceeded", "unable to write file"]),

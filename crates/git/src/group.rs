@@ -15,7 +15,7 @@ use rustix::process::{Pid, Signal, kill_process_group};
 use crate::Stop;
 
 /// Interval at which a waiting thread checks for cancellation: people do not notice it, and it costs no processor time.
-const LOOK: Duration = Duration::from_millis(20);
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Time for git to remove its lock files after the request to end. Locks left behind are removed at the next start.
 const GRACE: Duration = Duration::from_millis(500);
@@ -56,9 +56,9 @@ pub(crate) enum RunError {
     Io(io::Error),
     /// The output exceeded its limit.
     TooMuch,
-    /// Its room is full.
+    /// The folder exceeded its [`DiskQuota`].
     Full,
-    /// Cancelled by the caller.
+    /// The caller's [`Stop`] was triggered.
     Cancelled,
     /// The deadline passed. With the last words, which often say what it waited for.
     TimedOut,
@@ -128,7 +128,7 @@ fn watch(
             return Err(RunError::TimedOut);
         }
         // The pipes close a moment before the process can be collected.
-        let pause = if reading == 0 { Duration::from_millis(1) } else { LOOK };
+        let pause = if reading == 0 { Duration::from_millis(1) } else { POLL_INTERVAL };
         match parts.recv_timeout(pause.min(left)) {
             Ok(ReaderEnd::Done) => reading -= 1,
             Ok(ReaderEnd::TooMuch) => return Err(RunError::TooMuch),

@@ -15,16 +15,16 @@ pub struct Person {
     pub time: i64,
 }
 
-/// Metadata of a commit.
+/// Metadata of a commit: all but its files.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CommitInfo {
     /// Object id of the commit.
     pub oid: Oid,
     /// The commits it was made from; none for the first one, several for a merge.
     pub parents: Vec<Oid>,
-    /// Author.
+    /// Person who wrote the change, and when.
     pub author: Person,
-    /// Committer.
+    /// Person who made the commit, and when: another one after a rebase or a cherry-pick.
     pub committer: Person,
     /// The first line of its message.
     pub subject: String,

@@ -26,7 +26,7 @@ pub enum History {
     Full,
 }
 
-/// One ref of a remote repository.
+/// One ref of a remote repository, as `git ls-remote` lists it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RemoteRef {
     /// `refs/heads/main`, `HEAD`.
@@ -53,7 +53,7 @@ pub struct RemoteRefs {
 }
 
 impl RemoteRefs {
-    /// A ref by its full name.
+    /// The ref of this full name: `refs/heads/main`, `HEAD`.
     #[must_use]
     pub fn get(&self, name: &str) -> Option<&RemoteRef> {
         self.refs.iter().find(|found| found.name == name)
@@ -65,7 +65,7 @@ impl RemoteRefs {
         self.get(&format!("refs/tags/{name}")).map(RemoteRef::target)
     }
 
-    /// The tip of a branch.
+    /// The tip of a branch by its short name: `main`.
     #[must_use]
     pub fn branch(&self, name: &str) -> Option<&Oid> {
         self.get(&format!("refs/heads/{name}")).map(RemoteRef::target)
@@ -99,7 +99,7 @@ pub struct Mirror {
 }
 
 /// Largest mirror on disk in bytes, packed. Allows for repositories with a history of data, and bounds a hostile one.
-const MOST: u64 = 8 << 30;
+const MAX_MIRROR_BYTES: u64 = 8 << 30;
 
 impl Mirror {
     /// Opens the copy in `folder`, or makes an empty one; waits while another process has it.
@@ -119,7 +119,7 @@ impl Mirror {
             clear(&folder).map_err(failed)?;
             init(repository.git(), &folder, Format::Sha1, stop).map_err(|e| e.at(&remote.shown()))?;
         }
-        Ok(Self { repository, remote, most: MOST, busy: Mutex::new(()), _lock: lock })
+        Ok(Self { repository, remote, most: MAX_MIRROR_BYTES, busy: Mutex::new(()), _lock: lock })
     }
 
     /// The same with another bound for what it takes on disk, in bytes.
@@ -128,13 +128,13 @@ impl Mirror {
         Self { most: bytes, ..self }
     }
 
-    /// Local repository of the mirror.
+    /// The local repository, for reading what was fetched.
     #[must_use]
     pub const fn repository(&self) -> &Repository {
         &self.repository
     }
 
-    /// Remote that is mirrored.
+    /// The remote that is mirrored, without credentials.
     #[must_use]
     pub const fn remote(&self) -> &Remote {
         &self.remote

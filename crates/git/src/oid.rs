@@ -61,7 +61,7 @@ impl From<Oid> for String {
 pub enum Rev {
     /// The commit that a tag leads to.
     Tag(String),
-    /// The tip of a branch.
+    /// The tip of a branch, by its short name.
     Branch(String),
     /// A commit by its name, or the first seven or more digits of it.
     Commit(String),

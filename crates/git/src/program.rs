@@ -137,7 +137,7 @@ impl Git {
 /// Default limit of output in bytes. Holds a tree or a list of refs with a few 100,000 lines, and bounds memory.
 const MOST_OUTPUT: usize = 64 << 20;
 
-/// One run of git.
+/// One run of git before it starts: arguments, surroundings and limits.
 #[must_use]
 pub(crate) struct Run<'a> {
     git: &'a Git,
@@ -227,7 +227,7 @@ impl Run<'_> {
         Err(failed(doing, &finished).at(&remote))
     }
 
-    /// The same as text.
+    /// The output as text; bytes that are not UTF-8 are replaced.
     pub(crate) fn text(self, stop: &Stop) -> Result<String, GitError> {
         Ok(String::from_utf8_lossy(&self.ok(stop)?).into_owned())
     }

@@ -52,7 +52,7 @@ pub struct Remote {
 const SCHEMES: [&str; 5] = ["https", "http", "ssh", "file", "git"];
 
 /// Longer ones are no URLs that people write.
-const LONGEST: usize = 2_048;
+const MAX_URL_LEN: usize = 2_048;
 
 impl Remote {
     /// Checks a URL: `https://host/path.git`, `ssh://git@host/path.git`, `git@host:path.git`, and where they are
@@ -62,7 +62,7 @@ impl Remote {
     /// For another protocol, a password inside the URL, and what git would take for an option.
     pub fn parse(text: &str, protocols: Protocols) -> Result<Self, GitError> {
         let refused = |why: &str| Err(GitError::new(Category::Invalid, "use the URL", why).at(&redact(text)));
-        if text.is_empty() || text.len() > LONGEST {
+        if text.is_empty() || text.len() > MAX_URL_LEN {
             return refused("it is empty or too long");
         }
         if text.starts_with('-') || text.chars().any(|c| c.is_control() || c == ' ') {
@@ -187,7 +187,7 @@ impl fmt::Display for Remote {
 
 /// A URL without what stands between `://` and `@`, in printable characters.
 fn redact(text: &str) -> String {
-    let plain: String = text.chars().take(LONGEST).map(|c| if c.is_control() { '?' } else { c }).collect();
+    let plain: String = text.chars().take(MAX_URL_LEN).map(|c| if c.is_control() { '?' } else { c }).collect();
     let Some((scheme, rest)) = plain.split_once("://") else { return plain };
     let (place, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
     match place.rsplit_once('@') {

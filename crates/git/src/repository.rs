@@ -101,13 +101,13 @@ impl Repository {
         Self { quarantine: Some(Arc::new(quarantine)), ..self }
     }
 
-    /// Path of the git folder.
+    /// Path of the bare repository, or of the `.git` folder.
     #[must_use]
     pub fn folder(&self) -> &Path {
         &self.folder
     }
 
-    /// A run on this repository.
+    /// A run on this repository, which sees the quarantine of a push if there is one.
     pub(crate) fn run(&self, doing: &'static str) -> Run<'_> {
         let run = self.git.run(doing).repository(&self.folder).doubt(&self.doubt);
         match &self.quarantine {

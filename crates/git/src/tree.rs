@@ -5,7 +5,7 @@ use crate::{Category, GitError, Oid, Repository, Stop};
 /// Type of a tree entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Mode {
-    /// Regular file.
+    /// Regular file that is not executable.
     File,
     /// A file that may be executed.
     Executable,

@@ -20,12 +20,12 @@ pub struct TrustedKeys {
     folder: Arc<TempDir>,
 }
 
-/// Signer of a commit.
+/// Signer of a commit, by a key that the caller trusts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Signer {
     /// The user id of the GPG key, or the principal of `allowed_signers`.
     pub name: String,
-    /// The fingerprint of the key.
+    /// The fingerprint of the key, as `gpg` or `ssh-keygen` prints it.
     pub key: String,
 }
 

@@ -19,7 +19,7 @@ use crate::{
 /// One file that is to be, or not to be.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Edit {
-    /// From the root, with `/`.
+    /// Path from the root, with `/`.
     pub path: String,
     /// Content; `None` removes the file if it exists.
     pub content: Option<Vec<u8>>,
@@ -28,13 +28,13 @@ pub struct Edit {
 /// Name and address in a commit.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Identity {
-    /// Full name.
+    /// Name for people: `Berth`.
     pub name: String,
-    /// Email address.
+    /// Email address; it need not exist.
     pub email: String,
 }
 
-/// Key that signs commits.
+/// Key that signs commits, in one of git's two formats.
 #[derive(Clone)]
 pub enum SigningKey {
     /// The text of an ssh private key without a passphrase.
@@ -62,7 +62,7 @@ impl std::fmt::Debug for SigningKey {
 pub struct Draft {
     /// Changes to files.
     pub edits: Vec<Edit>,
-    /// Author and committer.
+    /// Author and committer, who are the same.
     pub author: Identity,
     /// Time in seconds since 1970.
     pub time: i64,
@@ -84,7 +84,7 @@ pub enum Pushed {
 }
 
 /// First pause before another push; doubles with each attempt, so that writers of one branch spread out.
-const PAUSE: Duration = Duration::from_millis(50);
+const FIRST_PAUSE: Duration = Duration::from_millis(50);
 
 const DOING: &str = "make a commit";
 
@@ -206,7 +206,7 @@ impl Mirror {
         stop: &Stop,
     ) -> Result<Pushed, GitError> {
         let rev = Rev::Branch(branch.to_owned());
-        let mut pause = PAUSE;
+        let mut pause = FIRST_PAUSE;
         for left in (0..attempts.max(1)).rev() {
             let tip = match self.fetch(std::slice::from_ref(&rev), History::Full, credentials, stop) {
                 Ok(()) => self.repository().tip(branch, stop)?,

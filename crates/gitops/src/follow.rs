@@ -124,7 +124,7 @@ struct Driver {
     notifier: NotifierHandle,
     secrets: SecretCache,
     in_force: watch::Sender<Applied>,
-    /// The checkpoint as it is stored.
+    /// The checkpoint as it was read or written last.
     stored: Option<Progress>,
     /// The number of the credentials that were handed over last.
     handed: u64,
@@ -143,7 +143,7 @@ enum Completion {
     /// The secrets of a commit that is to be declared.
     Opened(Oid, OpenedSecrets),
     Applied(Oid, Result<Reconciled, Error>),
-    /// The secrets that Vault gave.
+    /// The secrets of the last good commit with what Vault gave since.
     Vault(OpenedSecrets),
     /// The same files, with keys that were asked again.
     Keys(OpenedSecrets),
@@ -409,7 +409,7 @@ fn not_applied(error: Error) -> Result<FollowError, Error> {
     Ok(FollowError { message: error.to_string(), passing })
 }
 
-/// The future, or for ever.
+/// Awaits the future, or for ever where there is none: for a branch of `select!`.
 async fn optional<F: Future>(future: Option<F>) -> F::Output {
     match future {
         Some(future) => future.await,

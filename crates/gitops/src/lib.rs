@@ -51,9 +51,9 @@ pub use metrics::{GitMetrics, SourceMetrics};
 pub struct GitConfig {
     /// The name of this cluster: the writer in commits, the subject of messages.
     pub cluster: String,
-    /// The registry.
+    /// The registry's repository.
     pub remote: Remote,
-    /// The branch that is followed.
+    /// The branch whose commits are declared.
     pub branch: String,
     /// The protocols that repositories may be reached by, those of model cards too.
     pub protocols: Protocols,
@@ -79,7 +79,7 @@ pub struct GitConfig {
     pub webhook_secret: Option<Arc<Secret>>,
     /// A folder whose files are the secrets that `secretRef` in `registry.yaml` names.
     pub secrets: Option<PathBuf>,
-    /// The metrics of this source.
+    /// The metrics that this source counts in.
     pub metrics: SourceMetrics,
 }
 
@@ -88,9 +88,9 @@ pub struct GitConfig {
 pub enum WriteBackTo {
     /// To this branch, which is the controllers' own.
     Branch(String),
-    /// To the branch that is followed.
+    /// To the branch that is followed, which people write, too.
     Followed,
-    /// Nowhere.
+    /// Nowhere: the state stays in Berth.
     Off,
 }
 

@@ -51,7 +51,7 @@ pub struct GitMetrics {
 }
 
 impl GitMetrics {
-    /// Registers them.
+    /// Registers the metrics of Git sources. Once per process.
     #[must_use]
     pub fn register(registry: &mut Registry) -> Self {
         let metrics = Self {
@@ -90,7 +90,7 @@ impl GitMetrics {
         metrics
     }
 
-    /// The metrics of one source.
+    /// The metrics with the label `source` of this value.
     #[must_use]
     pub fn of(&self, source: &str) -> SourceMetrics {
         let source: Arc<str> = Arc::from(source);

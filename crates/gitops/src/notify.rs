@@ -40,7 +40,7 @@ use self::{
 use crate::{GitConfig, SourceMetrics};
 
 /// The most commands that may wait: a burst of incidents fits.
-const WORDS: usize = 256;
+const COMMANDS: usize = 256;
 
 /// The most deliveries at once, so that one slow target does not delay the others.
 const AT_ONCE: usize = 16;
@@ -49,12 +49,12 @@ const AT_ONCE: usize = 16;
 const PATIENCE: Duration = Duration::from_secs(15);
 
 /// The time for deliveries under way when the term ends; the next leader waits for it.
-const LAST_WORD: Duration = Duration::from_secs(1);
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The name of commit statuses in logs and metrics.
 const MARKS: &str = "commit status";
 
-/// A command to the notifier.
+/// A command to the notifier, handled in order.
 #[derive(Debug)]
 pub(crate) enum Command {
     /// These settings hold from now on.
@@ -67,7 +67,7 @@ pub(crate) enum Command {
     Mark { sha: String, mark: Mark, words: String },
 }
 
-/// The progress of messages.
+/// Numbers of the messages that were taken in and of those under way.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct DeliveryProgress {
     /// Up to this number they were taken in.
@@ -92,26 +92,26 @@ impl DeliveryProgress {
 /// Tells others; cheap to clone.
 #[derive(Debug, Clone)]
 pub(crate) struct NotifierHandle {
-    words: mpsc::Sender<Command>,
+    commands: mpsc::Sender<Command>,
     progress: watch::Receiver<DeliveryProgress>,
     metrics: SourceMetrics,
 }
 
 /// The receiving end of a [`NotifierHandle`].
 pub(crate) struct NotifierReceiver {
-    words: mpsc::Receiver<Command>,
+    commands: mpsc::Receiver<Command>,
     progress: watch::Sender<DeliveryProgress>,
 }
 
 impl NotifierHandle {
     pub(crate) fn new(metrics: SourceMetrics) -> (Self, NotifierReceiver) {
-        let (sender, words) = mpsc::channel(WORDS);
+        let (sender, commands) = mpsc::channel(COMMANDS);
         let (progress, seen) = watch::channel(DeliveryProgress::default());
-        (Self { words: sender, progress: seen, metrics }, NotifierReceiver { words, progress })
+        (Self { commands: sender, progress: seen, metrics }, NotifierReceiver { commands, progress })
     }
 
-    pub(crate) fn send(&self, word: Command) {
-        if self.words.try_send(word).is_err() {
+    pub(crate) fn send(&self, command: Command) {
+        if self.commands.try_send(command).is_err() {
             self.metrics.notified("dropped");
             tracing::warn!(event = "notification_dropped", "too many messages wait to be sent");
         }
@@ -119,10 +119,10 @@ impl NotifierHandle {
 
     /// Messages that may be said at once: half of what there is room for, so that settings and marks always get through.
     pub(crate) fn room(&self) -> usize {
-        self.words.capacity() / 2
+        self.commands.capacity() / 2
     }
 
-    /// The progress of messages.
+    /// The numbers of messages now, for the alerts that are stored.
     pub(crate) fn progress(&self) -> DeliveryProgress {
         self.progress.borrow().clone()
     }
@@ -133,7 +133,7 @@ impl NotifierHandle {
     }
 }
 
-/// Sends.
+/// Sends messages to all targets, and marks commits; one loop for the term.
 pub(crate) struct Notifier {
     config: Arc<GitConfig>,
     context: Context,
@@ -147,7 +147,7 @@ pub(crate) struct Notifier {
     taken: u64,
     marks: Queue<Marked>,
     marked: Option<Marked>,
-    flight: JoinSet<(QueueId, Result<(), DeliveryError>)>,
+    in_flight: JoinSet<(QueueId, Result<(), DeliveryError>)>,
 }
 
 /// A destination of messages.
@@ -159,7 +159,7 @@ struct Target {
     queue: Queue<QueuedMessage>,
 }
 
-/// A message to one target.
+/// A message that waits for one target.
 #[derive(Debug, Clone)]
 struct QueuedMessage {
     number: u64,
@@ -194,21 +194,21 @@ impl Notifier {
             taken: 0,
             marks: Queue::default(),
             marked: None,
-            flight: JoinSet::new(),
+            in_flight: JoinSet::new(),
         })
     }
 
     pub(crate) async fn run(mut self, receiver: NotifierReceiver, shutdown: CancellationToken) {
-        let NotifierReceiver { mut words, progress } = receiver;
+        let NotifierReceiver { mut commands, progress } = receiver;
         loop {
             let now = self.context.now();
             let wakes = self.targets.values().map(|target| target.queue.wake_at()).chain([self.marks_wake_at()]);
-            let wake = wakes.flatten().min().filter(|_| self.flight.len() < AT_ONCE);
+            let wake = wakes.flatten().min().filter(|_| self.in_flight.len() < AT_ONCE);
             tokio::select! {
                 () = shutdown.cancelled() => break,
-                Some(done) = self.flight.join_next() => self.delivered(done).await,
-                word = words.recv() => match word {
-                    Some(word) => self.word(word),
+                Some(done) = self.in_flight.join_next() => self.delivered(done).await,
+                command = commands.recv() => match command {
+                    Some(command) => self.handle(command),
                     None => break,
                 },
                 () = sleep(wake.map(|at| at.since(now))) => {}
@@ -217,12 +217,12 @@ impl Notifier {
             self.show(&progress);
         }
         let last = async {
-            while let Some(done) = self.flight.join_next().await {
+            while let Some(done) = self.in_flight.join_next().await {
                 self.delivered(done).await;
                 self.show(&progress);
             }
         };
-        if tokio::time::timeout(LAST_WORD, last).await.is_err() {
+        if tokio::time::timeout(DRAIN_TIMEOUT, last).await.is_err() {
             tracing::info!(event = "notifications_cut", "the term has ended before all messages were taken");
         }
     }
@@ -244,9 +244,9 @@ impl Notifier {
         });
     }
 
-    fn word(&mut self, word: Command) {
+    fn handle(&mut self, command: Command) {
         let now = self.context.now();
-        match word {
+        match command {
             Command::Settings(settings) => self.take_settings(*settings),
             Command::Known(notices) => {
                 for target in self.targets.values_mut() {
@@ -314,13 +314,13 @@ impl Notifier {
     fn start(&mut self) {
         let now = self.context.now();
         for (key, target) in &mut self.targets {
-            if self.flight.len() >= AT_ONCE {
+            if self.in_flight.len() >= AT_ONCE {
                 return;
             }
             let Some(QueuedMessage { notice, held, .. }) = target.queue.next(now) else { continue };
             let (config, client, key) = (Arc::clone(&self.config), self.client.clone(), key.clone());
             let settings = target.settings.clone();
-            self.flight.spawn(async move {
+            self.in_flight.spawn(async move {
                 let sent = match Delivery::of_notice(&config, &settings, &notice, held).await {
                     Ok(delivery) => delivery.deliver(&client).await,
                     Err(trouble) => Err(trouble),
@@ -331,7 +331,7 @@ impl Notifier {
         let Some(settings) = self.settings.as_ref().and_then(|settings| settings.commit_status.clone()) else { return };
         let Some(marked) = self.marks.next(now) else { return };
         let (config, client) = (Arc::clone(&self.config), self.client.clone());
-        self.flight.spawn(async move {
+        self.in_flight.spawn(async move {
             let sent = match Delivery::of_mark(&config, &settings, &marked).await {
                 Ok(delivery) => delivery.deliver(&client).await,
                 Err(trouble) => Err(trouble),

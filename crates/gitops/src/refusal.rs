@@ -20,7 +20,7 @@ pub(crate) struct Refusal {
     pub(crate) commit: String,
     pub(crate) author: String,
     pub(crate) outcome: Outcome,
-    /// In one line each.
+    /// The problems, each in one line.
     pub(crate) problems: Vec<String>,
     pub(crate) audience: BTreeSet<Audience>,
     /// True if the reason may pass by itself.
@@ -54,7 +54,7 @@ impl Refusal {
         self.outcome.name().replace('_', "-")
     }
 
-    /// In one line.
+    /// The outcome and the first problem in one line.
     pub(crate) fn summary(&self) -> String {
         let first = self.problems.first().map(String::as_str).unwrap_or_default();
         format!("{}: {first}", self.outcome_word())

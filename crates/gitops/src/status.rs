@@ -16,7 +16,7 @@ mod publish;
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use berth_control::{
-    controller::Absent,
+    controller::AbsentWorker,
     handle::{Error, KnownDeployment, ListRequest},
     source::{Context, SourceState},
 };
@@ -45,7 +45,7 @@ use crate::{
 };
 
 /// The interval of looks at the fleet: people hear of a failure within it.
-const LOOK: Duration = Duration::from_secs(2);
+const POLL_INTERVAL: Duration = Duration::from_secs(2);
 
 /// A look may take this part of the time: with 100,000 deployments it takes long, and is then taken less often.
 const SHARE: u32 = 20;
@@ -62,7 +62,7 @@ const WRITE: Duration = Duration::from_secs(2 * 60);
 
 /// The pause before the store is asked who leads, after a later term was found on the branch. The leader then knows that the
 /// later term is of a store that is no more.
-const SURELY: Duration = Duration::from_secs(60);
+const LEADER_CHECK_DELAY: Duration = Duration::from_secs(60);
 
 /// The commit in force, for the reporter.
 #[derive(Debug, Clone, Default)]
@@ -154,7 +154,7 @@ impl StatusReporter {
             failures: 0,
             touched: 0,
         };
-        let mut pause = LOOK;
+        let mut pause = POLL_INTERVAL;
         loop {
             tokio::select! {
                 () = shutdown.cancelled() => return self.finish(state).await,
@@ -172,11 +172,11 @@ impl StatusReporter {
             }
             let began = tokio::time::Instant::now();
             pause = match self.look(&mut state).await {
-                Ok(()) => (began.elapsed() * SHARE).clamp(LOOK, RAREST_LOOK),
+                Ok(()) => (began.elapsed() * SHARE).clamp(POLL_INTERVAL, RAREST_LOOK),
                 Err(Error::Stopped) => return,
                 Err(error) => {
                     tracing::debug!(event = "fleet_not_seen", %error);
-                    LOOK
+                    POLL_INTERVAL
                 }
             };
         }
@@ -225,8 +225,8 @@ impl StatusReporter {
         // Whoever comes in between is heard, and not absent.
         let absent = self.context.handle().absent().await?;
         let (workers, deployments) = (self.context.handle().workers().await?, everything(&self.context).await?);
-        let is_heard = |absent: &Absent| workers.iter().any(|worker| worker.info.id == absent.id);
-        let absent: Vec<Absent> = absent.into_iter().filter(|absent| !is_heard(absent)).collect();
+        let is_heard = |absent: &AbsentWorker| workers.iter().any(|worker| worker.info.id == absent.id);
+        let absent: Vec<AbsentWorker> = absent.into_iter().filter(|absent| !is_heard(absent)).collect();
         let secrets = self.context.handle().sources().secrets();
         let named = in_force.desired.as_ref().map(|desired| &desired.workers);
         let named = named.map(|workers| workers.iter().map(|worker| worker.worker_id.clone()).collect());
@@ -348,7 +348,7 @@ impl StatusReporter {
     /// False while a later leader may be writing.
     async fn may_write(&self, state: &mut ReporterState, now: Time) -> Result<bool, Error> {
         let Some((term, since)) = state.overtaken else { return Ok(true) };
-        if now.since(since) < SURELY {
+        if now.since(since) < LEADER_CHECK_DELAY {
             return Ok(false);
         }
         if !self.context.handle().leads(self.context.epoch()).await? {
@@ -396,7 +396,7 @@ impl StatusReporter {
     }
 }
 
-/// Every deployment with its status.
+/// Every deployment with its status, from the control plane.
 async fn everything(context: &Context) -> Result<Vec<KnownDeployment>, Error> {
     let mut all = Vec::new();
     let mut request = ListRequest::default();

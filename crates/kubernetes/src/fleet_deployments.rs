@@ -15,7 +15,7 @@ use crate::{plan::digest, state::Observed};
 
 /// Deployments that an event is about.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Concerned {
+pub(crate) enum Affected {
     One(DeploymentName),
     /// All that there is has been told.
     All,
@@ -52,37 +52,37 @@ impl FleetDeployments {
     }
 
     /// Takes an event of the watch.
-    pub(crate) fn on(&mut self, event: WatchEvent) -> Concerned {
+    pub(crate) fn on(&mut self, event: WatchEvent) -> Affected {
         match event {
             WatchEvent::Added(view) | WatchEvent::Modified(view) => {
                 let generation = view.deployment.generation;
                 let current = view.status.as_ref().is_some_and(|status| status.observed_generation == generation);
                 let observed = Observed { spec: digest(&view.manifest), current, status: view.status };
-                self.told(&view.deployment.name, observed)
+                self.record(&view.deployment.name, observed)
             }
             WatchEvent::Deleted { name, .. } => {
                 self.known.remove(&name);
                 if let Some(untold) = &mut self.untold {
                     untold.remove(&name);
                 }
-                Concerned::One(name)
+                Affected::One(name)
             }
             WatchEvent::Bookmark(_) => {
                 // No event comes of what went while nobody watched.
                 for gone in self.untold.take().unwrap_or_default() {
                     self.known.remove(&gone);
                 }
-                Concerned::All
+                Affected::All
             }
         }
     }
 
-    fn told(&mut self, name: &DeploymentName, observed: Observed) -> Concerned {
+    fn record(&mut self, name: &DeploymentName, observed: Observed) -> Affected {
         if let Some(untold) = &mut self.untold {
             untold.remove(name);
         }
         self.known.insert(name.clone(), observed);
-        Concerned::One(name.clone())
+        Affected::One(name.clone())
     }
 }
 
@@ -108,9 +108,9 @@ mod tests {
     fn what_serves_stays_known_while_a_watch_that_lagged_is_told_anew_page_by_page() {
         let mut watched = FleetDeployments::default();
         for (of, spec) in [("team/a", 1), ("team/b", 2), ("team/gone", 3)] {
-            watched.told(&name(of), observed(spec));
+            watched.record(&name(of), observed(spec));
         }
-        assert_eq!(watched.on(WatchEvent::Bookmark(Rev(7))), Concerned::All);
+        assert_eq!(watched.on(WatchEvent::Bookmark(Rev(7))), Affected::All);
 
         watched.again();
         // The first page is long in coming: nothing has changed meanwhile.
@@ -118,14 +118,14 @@ mod tests {
             (spec(&watched, "team/a"), spec(&watched, "team/b"), spec(&watched, "team/gone")),
             (Some(1), Some(2), Some(3))
         );
-        assert_eq!(watched.told(&name("team/a"), observed(4)), Concerned::One(name("team/a")));
+        assert_eq!(watched.record(&name("team/a"), observed(4)), Affected::One(name("team/a")));
         // So is the second one, and before it ends the watch lags once more.
         assert_eq!((spec(&watched, "team/a"), spec(&watched, "team/b")), (Some(4), Some(2)));
         watched.again();
-        watched.told(&name("team/a"), observed(5));
-        watched.told(&name("team/b"), observed(2));
+        watched.record(&name("team/a"), observed(5));
+        watched.record(&name("team/b"), observed(2));
         assert_eq!(spec(&watched, "team/gone"), Some(3), "it may be on a page to come");
-        assert_eq!(watched.on(WatchEvent::Bookmark(Rev(9))), Concerned::All);
+        assert_eq!(watched.on(WatchEvent::Bookmark(Rev(9))), Affected::All);
         assert_eq!(
             (spec(&watched, "team/a"), spec(&watched, "team/b"), spec(&watched, "team/gone")),
             (Some(5), Some(2), None)
@@ -141,7 +141,7 @@ mod tests {
     fn nothing_is_said_of_what_may_be_told_yet() {
         let mut watched = FleetDeployments::default();
         assert!(watched.is_awaited(&name("team/a")), "the first telling has not ended");
-        watched.told(&name("team/a"), observed(1));
+        watched.record(&name("team/a"), observed(1));
         assert!(!watched.is_awaited(&name("team/a")) && watched.is_awaited(&name("team/b")));
         watched.on(WatchEvent::Bookmark(Rev(7)));
         assert!(!watched.is_awaited(&name("team/b")), "there is none");

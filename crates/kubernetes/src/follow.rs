@@ -30,7 +30,7 @@ use tokio::{task::JoinSet, time};
 use crate::{
     KubernetesConfig,
     cluster::{PATIENCE, broke, connect},
-    fleet_deployments::{Concerned, FleetDeployments},
+    fleet_deployments::{Affected, FleetDeployments},
     kind::Kind,
     metrics::SourceMetrics,
     objects::{Effect, Key, KindState, Objects, WatchUpdate},
@@ -41,19 +41,19 @@ use crate::{
 };
 
 /// Quiet time before changed objects are declared, so that `kubectl apply` of a folder is one change.
-const QUIET: Duration = Duration::from_millis(100);
+const QUIET_TIME: Duration = Duration::from_millis(100);
 
 /// Longest wait for objects that are never quiet: changes are applied within a second.
 const QUIET_AT_MOST: Duration = Duration::from_secs(1);
 
 /// Pause before a part that could not be declared, or a cluster that does not answer, is tried again.
-const AGAIN: Duration = Duration::from_secs(5);
+const RETRY_INTERVAL: Duration = Duration::from_secs(5);
 
 /// Delay of a status: a model that loads passes through several states in less, and nobody reads faster.
 const SETTLE: Duration = Duration::from_millis(200);
 
 /// Problems that the source's status names, and the log each time; objects have the rest.
-const NAMED: usize = 20;
+const MAX_NAMED_PROBLEMS: usize = 20;
 
 /// Statuses that are written at once: enough to hide the way to the API server, too few to be a burden to it.
 const WRITES: usize = 8;
@@ -80,7 +80,7 @@ pub(crate) async fn run(
         }
         tokio::select! {
             () = context.shutdown().cancelled() => return Ok(()),
-            () = time::sleep(AGAIN) => {}
+            () = time::sleep(RETRY_INTERVAL) => {}
             _ = requests.next() => {}
         }
     }
@@ -231,7 +231,7 @@ impl FollowedCluster {
 
     fn declare_soon(&mut self, now: Instant) {
         let first = self.due.map_or(now, |(_, first)| first);
-        self.due = Some(((now + QUIET).min(first + QUIET_AT_MOST), first));
+        self.due = Some(((now + QUIET_TIME).min(first + QUIET_AT_MOST), first));
     }
 
     /// Declares what the objects say.
@@ -248,7 +248,7 @@ impl FollowedCluster {
             Err(Error::Stopped) => return Err(Error::Stopped),
             Err(error) => {
                 self.show(SourceState::Retrying, &[error.to_string()], Vec::new());
-                self.due = Some((now + AGAIN, now));
+                self.due = Some((now + RETRY_INTERVAL, now));
                 return Ok(());
             }
         };
@@ -261,7 +261,7 @@ impl FollowedCluster {
         }
         if !conflicts.is_empty() {
             // Whoever has the name may give it up.
-            self.due = Some((now + AGAIN, now));
+            self.due = Some((now + RETRY_INTERVAL, now));
         }
         for (key, declared) in &next.objects {
             if self.plan.objects.get(key) != Some(declared) {
@@ -292,10 +292,10 @@ impl FollowedCluster {
         let state = if complete { SourceState::Synced } else { SourceState::Retrying };
         self.show(state, &lines, conflicts);
         let new: Vec<_> = problems.into_iter().filter(|(_, line)| !self.told.contains(line)).collect();
-        let further = new.len().saturating_sub(NAMED);
+        let further = new.len().saturating_sub(MAX_NAMED_PROBLEMS);
         for (at, (deployment, line)) in new.into_iter().enumerate() {
             // Whoever may write objects in one namespace fills no log.
-            if at < NAMED {
+            if at < MAX_NAMED_PROBLEMS {
                 tracing::warn!(event = "object_trouble", source = %self.context.name(), details = line);
             }
             self.context.event(Severity::Warning, "ObjectRefused", line, (deployment, None)).await;
@@ -309,9 +309,9 @@ impl FollowedCluster {
     fn show(&self, state: SourceState, problems: &[String], conflicts: Vec<String>) {
         let (now, snapshot) = (self.context.now(), &self.plan.snapshot);
         let disabled = snapshot.deployments.iter().filter(|one| one.spec.replicas.max == 0).count();
-        let mut lines: Vec<String> = problems.iter().take(NAMED).cloned().collect();
-        if problems.len() > NAMED {
-            lines.push(format!("… and {} more", problems.len() - NAMED));
+        let mut lines: Vec<String> = problems.iter().take(MAX_NAMED_PROBLEMS).cloned().collect();
+        if problems.len() > MAX_NAMED_PROBLEMS {
+            lines.push(format!("… and {} more", problems.len() - MAX_NAMED_PROBLEMS));
         }
         self.context.update_status(|status| {
             let revision = (!snapshot.revision.is_empty()).then(|| snapshot.revision.clone());
@@ -331,12 +331,12 @@ impl FollowedCluster {
     fn changed(&mut self, event: WatchEvent) {
         let due = Instant::now() + SETTLE;
         match self.watched.on(event) {
-            Concerned::One(name) => {
+            Affected::One(name) => {
                 if let Some(key) = self.plan.names.get(&name) {
                     self.queue.add(key.clone(), due);
                 }
             }
-            Concerned::All => {
+            Affected::All => {
                 for key in self.plan.objects.keys() {
                     self.queue.add(key.clone(), due);
                 }

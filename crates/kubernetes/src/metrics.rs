@@ -41,7 +41,7 @@ pub struct KubernetesMetrics {
 }
 
 impl KubernetesMetrics {
-    /// Registers them.
+    /// Registers the families `berth_kubernetes_…`; their samples come with the sources.
     #[must_use]
     pub fn register(registry: &mut Registry) -> Self {
         let metrics = Self::default();
@@ -65,7 +65,7 @@ impl KubernetesMetrics {
     }
 }
 
-/// The metrics of one source.
+/// The metrics of one source. They count under its name as label `source`.
 #[derive(Debug, Clone)]
 pub struct SourceMetrics {
     all: KubernetesMetrics,

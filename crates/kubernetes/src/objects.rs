@@ -18,7 +18,7 @@ use serde_json::Value;
 
 use crate::{kind::Kind, plan::convert, runtimes::Runtime};
 
-/// One object.
+/// The kind, namespace and name of an object, of which there is one at a time.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Key {
     pub(crate) kind: Kind,

@@ -95,7 +95,7 @@ fn of_kserve(kind: Kind, metadata: &ObjectMeta, spec: &Value) -> Result<Manifest
         annotations: fleet::annotations(metadata),
     };
     let object = kserve::Object::read(kind.name(), described, spec).map_err(|error| error.to_string())?;
-    ManifestDeployment::of_kserve(&object, &context).map_err(fleet::told)
+    ManifestDeployment::of_kserve(&object, &context).map_err(fleet::join_errors)
 }
 
 /// The parts of a route that this source writes, and what Gateways say.

@@ -24,10 +24,10 @@ use crate::{KubernetesConfig, cluster::connect};
 pub(crate) const AUDIENCE: &str = "berth-join";
 
 /// Limit for the API server to answer both questions. Shorter than the patience of a pod that asks.
-const WITHIN: Duration = Duration::from_secs(10);
+const ATTEST_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Longest token. Those of API servers have one or two KiB.
-const LONGEST: usize = 8 << 10;
+const MAX_TOKEN_BYTES: usize = 8 << 10;
 
 /// Where a review says of which pod a token is.
 const POD_NAME: &str = "authentication.kubernetes.io/pod-name";
@@ -39,11 +39,11 @@ pub(crate) const NODES: &str = "-nodes";
 /// Pods that may join: those of one service account, made by its StatefulSet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct JoiningPods {
-    /// Their namespace.
+    /// The namespace of the pods, of their service account and of their StatefulSet.
     pub namespace: String,
-    /// Their service account.
+    /// The service account `NAME-nodes`; the StatefulSet that makes the pods is `NAME`.
     pub service_account: String,
-    /// Roles of their certificates.
+    /// Roles of their certificates. Never the controller's.
     pub roles: Roles,
 }
 
@@ -90,16 +90,18 @@ pub fn attestation(pods: JoiningPods) -> Attestation {
     Attestation::new(move |token| {
         let pods = pods.clone();
         Box::pin(async move {
-            match timeout(WITHIN, Box::pin(attest(&pods, &token))).await {
+            match timeout(ATTEST_TIMEOUT, Box::pin(attest(&pods, &token))).await {
                 Ok(attested) => attested,
-                Err(_) => Err(NotAttested::Unanswered(format!("the API server did not answer within {WITHIN:?}"))),
+                Err(_) => {
+                    Err(NotAttested::Unanswered(format!("the API server did not answer within {ATTEST_TIMEOUT:?}")))
+                }
             }
         })
     })
 }
 
 async fn attest(pods: &JoiningPods, token: &str) -> Result<AttestedNode, NotAttested> {
-    if token.len() > LONGEST || token.split('.').count() != 3 {
+    if token.len() > MAX_TOKEN_BYTES || token.split('.').count() != 3 {
         return Err(NotAttested::Refused("this is no token of a service account".to_owned()));
     }
     let client = connect(&KubernetesConfig::default()).await.map_err(unanswered)?;
@@ -319,7 +321,7 @@ mod tests {
 
     #[tokio::test]
     async fn what_is_no_token_is_asked_about_nowhere() {
-        for text in ["", "a.b", "a.b.c.d", &"x.y.z".repeat(LONGEST)] {
+        for text in ["", "a.b", "a.b.c.d", &"x.y.z".repeat(MAX_TOKEN_BYTES)] {
             let refused = Box::pin(attest(&pods(), text)).await;
             assert!(matches!(&refused, Err(NotAttested::Refused(why)) if why.contains("no token")), "{refused:?}");
         }

@@ -19,7 +19,7 @@ pub(crate) struct Observed {
 
 /// The state of a model.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct ModelState {
+pub(crate) struct DeploymentState {
     /// Clients get answers, from the first request on.
     pub(crate) ready: bool,
     /// The status below is that of the object's newest spec.
@@ -30,30 +30,29 @@ pub(crate) struct ModelState {
     pub(crate) reason: String,
     pub(crate) message: String,
     /// The state of what serves.
-    pub(crate) active: Load,
+    pub(crate) active: ModelState,
     /// The state of what is wanted.
-    pub(crate) target: Load,
+    pub(crate) target: ModelState,
     pub(crate) transition: Transition,
     pub(crate) failure: Option<FailureInfo>,
     /// Replicas that are wanted, that answer, and that failed.
-    pub(crate) copies: Copies,
+    pub(crate) copies: CopyCounts,
     pub(crate) wanted: Option<String>,
     pub(crate) serving: Option<String>,
 }
 
-/// Numbers of replicas.
+/// Numbers of replicas; `total` are those that a worker has, in whatever state.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Copies {
+pub(crate) struct CopyCounts {
     pub(crate) desired: u32,
     pub(crate) ready: u32,
-    pub(crate) held: u32,
+    pub(crate) total: u32,
     pub(crate) failed: u32,
 }
 
 /// `ModelState` of KServe.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[expect(clippy::enum_variant_names, reason = "the words of ModelMesh and KServe")]
-pub(crate) enum Load {
+pub(crate) enum ModelState {
     Unknown,
     Pending,
     Standby,
@@ -62,7 +61,7 @@ pub(crate) enum Load {
     FailedToLoad,
 }
 
-impl Load {
+impl ModelState {
     pub(crate) const fn as_str(self) -> &'static str {
         match self {
             Self::Unknown => "",
@@ -101,7 +100,7 @@ pub(crate) struct FailureInfo {
     /// A word of KServe's list; empty where none of them is true.
     pub(crate) reason: &'static str,
     pub(crate) message: String,
-    /// The worker.
+    /// The worker that could not load it; empty where no worker was found.
     pub(crate) location: String,
     pub(crate) revision: String,
     /// The time of the failure; `None`: not known.
@@ -109,20 +108,20 @@ pub(crate) struct FailureInfo {
 }
 
 /// The state of the model that an object declares.
-pub(crate) fn state(declared: &Declared, observed: Option<&Observed>) -> ModelState {
+pub(crate) fn state(declared: &Declared, observed: Option<&Observed>) -> DeploymentState {
     let status = observed.and_then(|observed| observed.status.as_ref());
     let current = declared.refused.is_none()
         && observed.is_some_and(|observed| observed.current && observed.spec == declared.spec);
     let available = status.and_then(|status| status.conditions.iter().find(|one| one.kind == "Available"));
     let on_demand = available.is_some_and(|one| one.status == Truth::Unknown && one.reason == "OnDemand");
     let shared = current && status.is_some_and(is_shared);
-    let active = status.map_or(Load::Unknown, |status| active(status, on_demand));
+    let active = status.map_or(ModelState::Unknown, |status| active(status, on_demand));
     let target = match (&declared.refused, status) {
-        (Some(_), _) => Load::FailedToLoad,
+        (Some(_), _) => ModelState::FailedToLoad,
         // Both are there, and wait for their author alone.
         (None, Some(_)) if shared => active,
         (None, Some(status)) if current => target(status, active),
-        _ => Load::Pending,
+        _ => ModelState::Pending,
     };
     let (reason, message) = match (&declared.refused, available) {
         (Some(refusal), _) => (word(refusal.reason).to_owned(), refusal.message.clone()),
@@ -142,8 +141,8 @@ pub(crate) fn state(declared: &Declared, observed: Option<&Observed>) -> ModelSt
         }),
         None => status.filter(|_| current).and_then(|status| failure(status, target)),
     };
-    ModelState {
-        ready: matches!(active, Load::Loaded | Load::Standby),
+    DeploymentState {
+        ready: matches!(active, ModelState::Loaded | ModelState::Standby),
         current,
         shared,
         phase: status.map(|status| status.phase),
@@ -153,8 +152,10 @@ pub(crate) fn state(declared: &Declared, observed: Option<&Observed>) -> ModelSt
         target,
         transition: match (&declared.refused, target) {
             (Some(_), _) => Transition::InvalidSpec,
-            (None, Load::FailedToLoad) => Transition::BlockedByFailedLoad,
-            _ if current && active == target && matches!(active, Load::Loaded | Load::Standby) => Transition::UpToDate,
+            (None, ModelState::FailedToLoad) => Transition::BlockedByFailedLoad,
+            _ if current && active == target && matches!(active, ModelState::Loaded | ModelState::Standby) => {
+                Transition::UpToDate
+            }
             _ => Transition::InProgress,
         },
         failure,
@@ -182,19 +183,19 @@ fn is_shared(status: &Status) -> bool {
 }
 
 /// The state of what serves, or of the first revision on its way.
-fn active(status: &Status, on_demand: bool) -> Load {
+fn active(status: &Status, on_demand: bool) -> ModelState {
     if status.ready > 0 {
-        return Load::Loaded;
+        return ModelState::Loaded;
     }
     match status.phase {
-        Phase::ScaledDown if on_demand => Load::Standby,
-        Phase::Failed => Load::FailedToLoad,
+        Phase::ScaledDown if on_demand => ModelState::Standby,
+        Phase::Failed => ModelState::FailedToLoad,
         _ => coming(status, &status.wanted),
     }
 }
 
 /// The state of the wanted revision.
-fn target(status: &Status, active: Load) -> Load {
+fn target(status: &Status, active: ModelState) -> ModelState {
     match &status.serving {
         Some(serving) if *serving != status.wanted => coming(status, &status.wanted),
         _ => active,
@@ -202,21 +203,21 @@ fn target(status: &Status, active: Load) -> Load {
 }
 
 /// The state of a revision that does not serve.
-fn coming(status: &Status, revision: &RevisionId) -> Load {
+fn coming(status: &Status, revision: &RevisionId) -> ModelState {
     let mut replicas = status.replicas.iter().filter(|replica| replica.revision == *revision);
     let loads = |residency: &Residency| !matches!(residency, Residency::Queued | Residency::Failed(_));
     if replicas.any(|replica| replica.residency.as_ref().is_some_and(loads)) {
-        Load::Loading
+        ModelState::Loading
     } else if status.failures.iter().any(|failed| failed.revision == *revision) {
-        Load::FailedToLoad
+        ModelState::FailedToLoad
     } else {
-        Load::Pending
+        ModelState::Pending
     }
 }
 
 /// The last failure of the wanted revision, while it keeps the model from being as it should be.
-fn failure(status: &Status, target: Load) -> Option<FailureInfo> {
-    if matches!(target, Load::Loaded | Load::Standby) {
+fn failure(status: &Status, target: ModelState) -> Option<FailureInfo> {
+    if matches!(target, ModelState::Loaded | ModelState::Standby) {
         return None;
     }
     let remembered = status.failures.iter().map(|failed| (&failed.revision, &failed.worker, &failed.failure));
@@ -247,14 +248,14 @@ fn failure(status: &Status, target: Load) -> Option<FailureInfo> {
     }
 }
 
-fn copies(status: &Status) -> Copies {
+fn copies(status: &Status) -> CopyCounts {
     let failed = |residency: &Residency| matches!(residency, Residency::Failed(_));
     let holding = status.replicas.iter().filter(|replica| replica.residency.as_ref().is_some_and(failed)).count();
     let count = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
-    Copies {
+    CopyCounts {
         desired: status.desired,
         ready: status.ready,
-        held: count(status.replicas.len()),
+        total: count(status.replicas.len()),
         failed: count(holding.max(status.failures.len())),
     }
 }

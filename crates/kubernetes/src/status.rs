@@ -15,7 +15,7 @@ use crate::{
     objects::{Key, Object},
     plan::Declared,
     routes::{Ingress, address},
-    state::{FailureInfo, ModelState},
+    state::{DeploymentState, FailureInfo},
 };
 
 /// Characters of a model's name that stay as they are in a URL.
@@ -26,7 +26,7 @@ pub(crate) struct Facts<'a> {
     pub(crate) key: &'a Key,
     pub(crate) object: &'a Object,
     pub(crate) declared: &'a Declared,
-    pub(crate) state: &'a ModelState,
+    pub(crate) state: &'a DeploymentState,
     /// The address of the models, without a slash at its end.
     pub(crate) url: Option<&'a str>,
     pub(crate) ingress: &'a Ingress,

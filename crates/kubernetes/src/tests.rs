@@ -1,7 +1,7 @@
 //! Tables of what objects declare and what their statuses say.
 
 use berth_control::source::Prune;
-use berth_operator::fleet::told;
+use berth_operator::fleet::join_errors;
 use berth_spec::{
     DeploymentName, Generation, Namespace, RevisionId,
     manifest::{ParseContext, from_value},
@@ -15,7 +15,7 @@ use crate::{
     objects::{Content, Effect, Key, KindState, Objects, WatchUpdate},
     plan::{Declared, Plan, Reason, Refusal, convert, plan},
     routes::{Gateway, Ingress, ingress, missing, route},
-    state::{Load, ModelState, Observed, Transition, state},
+    state::{DeploymentState, ModelState, Observed, Transition, state},
     status::{Facts, patch},
 };
 
@@ -105,7 +105,7 @@ fn an_object_of_kserve_says_the_same_as_in_a_file() {
                 { "name": "a", "namespace": "team", "labels": { "tier": "gold" }, "annotations": { "note": "x" } },
         });
         let context = ParseContext { namespace: Namespace::new("team").expect("a name"), ..ParseContext::default() };
-        let of_file = from_value(&file, &context).map(Box::new).map_err(told);
+        let of_file = from_value(&file, &context).map(Box::new).map_err(join_errors);
         assert_eq!(convert(kind, &given), Content::Model(of_file), "{kind:?}");
     }
 }
@@ -212,40 +212,44 @@ fn seen(status: Status) -> Observed {
 
 #[test]
 fn states_have_the_words_of_kserve() {
-    let word = |state: &ModelState| (state.ready, state.active, state.target, state.transition);
+    let word = |state: &DeploymentState| (state.ready, state.active, state.target, state.transition);
     let ready = status(Phase::Available, 1, (Truth::True, "Ready"), Some("a"));
     for (declared, observed, wanted) in [
-        (declared(None), None, (false, Load::Unknown, Load::Pending, Transition::InProgress)),
-        (declared(None), Some(seen(ready.clone())), (true, Load::Loaded, Load::Loaded, Transition::UpToDate)),
+        (declared(None), None, (false, ModelState::Unknown, ModelState::Pending, Transition::InProgress)),
+        (
+            declared(None),
+            Some(seen(ready.clone())),
+            (true, ModelState::Loaded, ModelState::Loaded, Transition::UpToDate),
+        ),
         (
             declared(None),
             Some(Observed { spec: 6, ..seen(ready.clone()) }),
-            (true, Load::Loaded, Load::Pending, Transition::InProgress),
+            (true, ModelState::Loaded, ModelState::Pending, Transition::InProgress),
         ),
         (
             declared(None),
             Some(seen(status(Phase::Degraded, 1, (Truth::True, "Ready"), Some("b")))),
-            (true, Load::Loaded, Load::Pending, Transition::InProgress),
+            (true, ModelState::Loaded, ModelState::Pending, Transition::InProgress),
         ),
         (
             declared(None),
             Some(seen(status(Phase::ScaledDown, 0, (Truth::Unknown, "OnDemand"), None))),
-            (true, Load::Standby, Load::Standby, Transition::UpToDate),
+            (true, ModelState::Standby, ModelState::Standby, Transition::UpToDate),
         ),
         (
             declared(None),
             Some(seen(status(Phase::Failed, 0, (Truth::False, "LoadFailed"), None))),
-            (false, Load::FailedToLoad, Load::FailedToLoad, Transition::BlockedByFailedLoad),
+            (false, ModelState::FailedToLoad, ModelState::FailedToLoad, Transition::BlockedByFailedLoad),
         ),
         (
             declared(None),
             Some(seen(status(Phase::ScheduleFailed, 0, (Truth::False, "NoCapacity"), None))),
-            (false, Load::Pending, Load::Pending, Transition::InProgress),
+            (false, ModelState::Pending, ModelState::Pending, Transition::InProgress),
         ),
         (
             declared(Some(Reason::Invalid)),
             Some(seen(ready)),
-            (true, Load::Loaded, Load::FailedToLoad, Transition::InvalidSpec),
+            (true, ModelState::Loaded, ModelState::FailedToLoad, Transition::InvalidSpec),
         ),
     ] {
         assert_eq!(word(&state(&declared, observed.as_ref())), wanted, "{declared:?} {observed:?}");
@@ -264,8 +268,8 @@ fn a_canary_is_as_declared_and_tells_its_shares() {
         { "revisionName": revision("b").to_string(), "latestRevision": false, "percent": 90, "tag": "prev" },
     ]);
     for (reason, target, transition, traffic, latest) in [
-        ("SurgeWaits", Load::Pending, "InProgress", Value::Null, "b"),
-        ("Canary", Load::Loaded, "UpToDate", shares, "a"),
+        ("SurgeWaits", ModelState::Pending, "InProgress", Value::Null, "b"),
+        ("Canary", ModelState::Loaded, "UpToDate", shares, "a"),
     ] {
         let mut both = status(Phase::Available, 2, (Truth::True, "Ready"), Some("b"));
         let (kind, message) = ("Progressing", "so it is".to_owned());

@@ -2,14 +2,14 @@
 
 use berth_spec::meter::Meter;
 
-use crate::fair::Drawn;
+use crate::fair::ReserveUse;
 
-/// One principal.
+/// A principal's use of this gateway, over all models.
 #[derive(Debug, Default)]
 pub(crate) struct Account {
     /// Its use, where it has limits.
     pub(crate) meter: Meter,
-    pub(crate) inside: Drawn,
-    pub(crate) parked: Drawn,
-    pub(crate) memory: Drawn,
+    pub(crate) inside: ReserveUse,
+    pub(crate) parked: ReserveUse,
+    pub(crate) memory: ReserveUse,
 }

@@ -15,7 +15,7 @@ use berth_spec::UseLimits;
 use berth_wire::access::Asker;
 use tokio::time::Instant;
 
-use crate::{account::Account, body::memory::RequestMemory, fair::Holding, swept::Swept};
+use crate::{account::Account, body::memory::RequestMemory, fair::Holding, swept_map::SweptMap};
 
 /// Holdings of the requests of one principal for one model.
 #[derive(Debug, Default)]
@@ -36,18 +36,18 @@ impl Key {
         self.inside.held() == 0 && self.parked.held() == 0 && self.memory.get().is_none_or(|memory| memory.held() == 0)
     }
 
-    /// The memory of its requests, out of that of all requests.
+    /// The budget for bodies and tensors of its requests: a part of `all`, made by the first of them.
     pub(crate) fn memory(&self, all: &RequestMemory) -> &Arc<RequestMemory> {
         self.memory.get_or_init(|| all.of(&self.account))
     }
 }
 
-/// The keys of one model.
+/// The keys of one model, one for each of its callers.
 #[derive(Debug, Default)]
 pub(crate) struct Keys {
     /// The key that all callers share without authentication.
     anybody: OnceLock<Arc<Key>>,
-    principals: OnceLock<Box<Swept<Arc<str>, Key>>>,
+    principals: OnceLock<Box<SweptMap<Arc<str>, Key>>>,
 }
 
 impl Keys {
@@ -67,14 +67,14 @@ pub(crate) struct Accounts {
     /// Limits of principals that have none of their own.
     default: UseLimits,
     anybody: Arc<Account>,
-    principals: Swept<Arc<str>, Account>,
+    principals: SweptMap<Arc<str>, Account>,
     /// The start of its clock.
     started: Instant,
 }
 
 impl Accounts {
     pub(crate) fn new(default: UseLimits) -> Self {
-        Self { default, anybody: Arc::default(), principals: Swept::default(), started: Instant::now() }
+        Self { default, anybody: Arc::default(), principals: SweptMap::default(), started: Instant::now() }
     }
 
     /// Limits of a principal with these of its own; `None`: nothing is counted.
@@ -87,7 +87,7 @@ impl Accounts {
         nanos(at.saturating_duration_since(self.started))
     }
 
-    /// The account of the principal of this name.
+    /// The account of the principal of this name, made if it is not there. Idle ones are forgotten.
     pub(crate) fn of(&self, name: &Arc<str>) -> Arc<Account> {
         let now = self.nanos(Instant::now());
         // One that a key or a request has is not idle, whatever it holds.
@@ -106,7 +106,7 @@ mod tests {
     use berth_wire::access::Principal;
 
     use super::*;
-    use crate::swept::UNSWEPT;
+    use crate::swept_map::SWEEP_THRESHOLD;
 
     fn asker(name: &str) -> Asker {
         Asker(Some(Arc::new(Principal::of(name, Vec::new()))))
@@ -118,11 +118,11 @@ mod tests {
         let (busy, pool) =
             (keys.of(Some(&asker("busy")), &accounts), crate::fair::Pool::new(9, 0, crate::fair::Shape::new(true)));
         pool.take(1, &busy.inside, &busy.account.inside).expect("room");
-        for number in 0..10 * UNSWEPT {
+        for number in 0..10 * SWEEP_THRESHOLD {
             keys.of(Some(&asker(&number.to_string())), &accounts);
         }
-        assert!(keys.principals.get().expect("used").len() <= 2 * UNSWEPT);
-        assert!(accounts.principals.len() <= 4 * UNSWEPT);
+        assert!(keys.principals.get().expect("used").len() <= 2 * SWEEP_THRESHOLD);
+        assert!(accounts.principals.len() <= 4 * SWEEP_THRESHOLD);
         assert!(Arc::ptr_eq(&busy, &keys.of(Some(&asker("busy")), &accounts)));
         assert!(Arc::ptr_eq(&busy.account, &accounts.of(&"busy".into())));
     }

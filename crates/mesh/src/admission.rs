@@ -19,7 +19,7 @@ use tokio::sync::Notify;
 use crate::{
     accounts::Key,
     fair::{Pool, PoolPart, Shape},
-    quota::metered::Metered,
+    quota::metered::MeteredRequest,
 };
 
 /// The high bit of [`Admission::state`].
@@ -93,12 +93,12 @@ impl Admission {
         self.state.load(Ordering::Relaxed) & CLOSED != 0
     }
 
-    /// Requests inside.
+    /// The number of requests that are inside now.
     pub(crate) fn inside(&self) -> u32 {
         self.state.load(Ordering::Relaxed) & !CLOSED
     }
 
-    /// Waits until it is closed.
+    /// Waits until [`close`](Self::close) was called.
     pub(crate) async fn closed(&self) {
         self.until(|| self.is_closed()).await;
     }
@@ -125,17 +125,17 @@ pub(crate) fn shutting_down() -> InferError {
     InferError::shed(Shed::ShuttingDown, "the server is stopping; send the request to another one", RETRY_ELSEWHERE)
 }
 
-/// One request inside.
+/// The right of one request to be inside. Dropping it gives its place back.
 pub(crate) struct Permit {
     admission: Arc<Admission>,
     /// The place that it takes, where its key is known.
     place: Option<(Arc<Key>, PoolPart)>,
-    metered: Option<Arc<Metered>>,
+    metered: Option<Arc<MeteredRequest>>,
 }
 
 impl Permit {
     /// The same, which also counts against limits until it is dropped.
-    pub(crate) fn metered(self, metered: Option<Arc<Metered>>) -> Self {
+    pub(crate) fn metered(self, metered: Option<Arc<MeteredRequest>>) -> Self {
         // No struct update: what has a drop cannot be taken apart.
         let mut permit = self;
         permit.metered = metered;

@@ -19,19 +19,19 @@ use prometheus_client::registry::Registry;
 use tokio::time::Instant;
 use tonic::Code;
 
-use self::series::{ALIAS, Labels, Models, Series};
+use self::series::{ALIAS_LABEL, Labels, Models, Series};
 use crate::watch::{Length, Watch, code_of, is_grpc, name_of, status};
 
 /// The most methods that are told apart: clients choose the names. Others are told together.
-const METHODS: usize = 256;
+const MAX_METHODS: usize = 256;
 
 /// The method of calls beyond those.
-const OTHER: &str = "other";
+const OTHER_METHODS: &str = "other";
 
 /// A gRPC message's flag and length.
-const PREFIX: usize = 5;
+const FRAME_PREFIX: usize = 5;
 
-/// The form of the labels.
+/// The labels of ModelMesh's metrics. Both are off by default.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Settings {
     /// `package.Service/Method` rather than `Method`.
@@ -43,7 +43,7 @@ pub struct Settings {
 /// Tells if a model is declared, or a replica of it is here.
 pub(crate) type IsKnown = Box<dyn Fn(&DeploymentName) -> bool + Send + Sync>;
 
-/// Counts of all calls.
+/// ModelMesh's histograms of calls: their time, their size, and the time of runs and misses.
 #[derive(Debug)]
 pub(crate) struct Calls {
     settings: Settings,
@@ -62,7 +62,7 @@ impl Calls {
         Arc::new(Self { settings, methods: Mutex::default(), models })
     }
 
-    /// Forgets the counts of a model.
+    /// Forgets the counts of a model that is not declared any more.
     pub(crate) fn forget(&self, model: &DeploymentName) {
         self.models.forget(model);
     }
@@ -76,7 +76,7 @@ impl Calls {
         if self.settings.per_model { self.models.of(model) } else { Arc::clone(self.models.together()) }
     }
 
-    /// Begins to count a call.
+    /// Begins to count a call of a client. It is counted at the end of its answer, or as cancelled when dropped before.
     pub(crate) fn begin(
         &self,
         model: &DeploymentName,
@@ -98,7 +98,7 @@ impl Calls {
         }
     }
 
-    /// Begins to count a run on a model of this node.
+    /// Begins to time a run on a model of this node; [`ran`](Self::ran) counts it.
     pub(crate) fn begin_run(&self, model: &DeploymentName) -> Run {
         // Taken now: a run that outlives its model does not make its counts again.
         Run { series: self.series(model), began: Instant::now() }
@@ -115,7 +115,7 @@ impl Calls {
     pub(crate) fn missed(&self, model: &DeploymentName, waited: Duration) {
         let mut labels = Labels::new();
         if self.settings.per_model {
-            labels = vec![("modelId", model.to_string()), (ALIAS, String::new())];
+            labels = vec![("modelId", model.to_string()), (ALIAS_LABEL, String::new())];
         }
         self.series(model).misses.observe(&labels, waited.as_secs_f64() * 1e3);
     }
@@ -129,8 +129,8 @@ impl Calls {
         if known.contains(name) {
             return name.to_owned();
         }
-        if known.len() >= METHODS {
-            return OTHER.to_owned();
+        if known.len() >= MAX_METHODS {
+            return OTHER_METHODS.to_owned();
         }
         known.insert(name.to_owned());
         name.to_owned()
@@ -140,19 +140,19 @@ impl Calls {
 fn labels(method: &str, code: Code, model: Option<(&str, &str)>) -> Labels {
     let mut labels = vec![("method", method.to_owned()), ("code", name_of(code).to_owned())];
     if let Some((model, alias)) = model {
-        labels.extend([("modelId", model.to_owned()), (ALIAS, alias.to_owned())]);
+        labels.extend([("modelId", model.to_owned()), (ALIAS_LABEL, alias.to_owned())]);
     }
     labels
 }
 
-/// One run on a model of this node.
+/// A run on a model of this node: its beginning, and where it is counted.
 #[derive(Debug)]
 pub(crate) struct Run {
     series: Arc<Series>,
     began: Instant,
 }
 
-/// One call.
+/// A call of a client that is under way, with its labels and sizes so far.
 #[derive(Debug)]
 pub(crate) struct CountedCall {
     series: Arc<Series>,
@@ -181,7 +181,7 @@ impl CountedCall {
         let model =
             self.model.as_ref().map(|(model, alias)| (model.as_str(), alias.as_ref().map_or("", |a| a.as_str())));
         let labels = labels(&self.method, code, model);
-        let payload = |bytes: usize| if self.framed { bytes.saturating_sub(PREFIX) } else { bytes };
+        let payload = |bytes: usize| if self.framed { bytes.saturating_sub(FRAME_PREFIX) } else { bytes };
         self.series.api.observe(&labels, self.started.elapsed().as_secs_f64() * 1e3);
         self.series.request.observe(&labels, payload(self.received.now()) as f64);
         if code == Code::Ok {
@@ -270,7 +270,7 @@ mod tests {
             }
         });
         let models = text.matches("modelmesh_invoke_model_milliseconds_count{").count();
-        assert!(models <= crate::swept::UNSWEPT, "{models}");
+        assert!(models <= crate::swept_map::SWEEP_THRESHOLD, "{models}");
     }
 
     #[test]
@@ -300,7 +300,7 @@ mod tests {
     #[test]
     fn clients_cannot_make_labels_without_end() {
         let text = told(Settings { full_names: true, ..Settings::default() }, |calls| {
-            for n in 0..METHODS + 9 {
+            for n in 0..MAX_METHODS + 9 {
                 calls.ran(&calls.begin_run(&name("m")), &name("m"), (&format!("/a.B/c{n}"), true), Code::Ok);
             }
         });

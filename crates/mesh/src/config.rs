@@ -62,7 +62,7 @@ pub struct Config {
     pub also_http: Vec<SocketAddr>,
     /// The version that the server metadata tells.
     pub version: String,
-    /// The bounds for clients.
+    /// The bounds of requests: how many at once, their size, their time.
     pub limits: Limits,
     /// Makes spans of requests; without one only `debug`-level spans are made.
     pub spans: Option<SpanHook>,
@@ -79,7 +79,7 @@ pub struct Config {
     pub data_plane: Option<CurrentDataPlane>,
     /// Counts of calls by method, under ModelMesh's names; `None`: there are none.
     pub calls: Option<calls::Settings>,
-    /// Payload processors.
+    /// Processors that get copies of requests and answers; none by default.
     pub payloads: payload::Settings,
     /// Answers gRPC calls below these paths; `None`: they are calls of models.
     pub beside: Option<BesideService>,
@@ -89,7 +89,7 @@ pub struct Config {
     pub access: Arc<Access>,
     /// Limits of principals that have none of their own.
     pub principal_limits: UseLimits,
-    /// The audit log.
+    /// The log that refusals and loads by clients are recorded in.
     pub audit: AuditLog,
     /// Further parts of the port for clients.
     pub features: Features,

@@ -7,23 +7,23 @@ use std::sync::{
 
 use http::HeaderMap;
 
-/// Levels of the log.
+/// Levels of the log, in the terms of Triton's logging extension.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LogSettings {
-    /// Informational messages.
+    /// True if informational messages are logged.
     pub info: bool,
-    /// Warnings.
+    /// True if warnings are logged.
     pub warning: bool,
-    /// Errors.
+    /// True if errors are logged.
     pub error: bool,
     /// 0: nothing more; 1: messages for debugging; from 2 on: everything.
     pub verbose: u32,
 }
 
-/// The log of the process.
+/// Access to the levels of the process's log, which whoever builds the gateway gives.
 #[derive(Clone)]
 pub struct LogControl {
-    /// Reads its levels.
+    /// Reads the levels that are in force.
     pub read: Arc<dyn Fn() -> LogSettings + Send + Sync>,
     /// Changes them, or says why not.
     pub write: Arc<dyn Fn(LogSettings) -> Result<(), String> + Send + Sync>,
@@ -46,7 +46,7 @@ impl Default for TraceControl {
     }
 }
 
-/// The same as values.
+/// The settings of a [`TraceControl`] at one moment. By default every request is traced, without end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct TraceSettings {
     pub(crate) on: bool,

@@ -16,7 +16,7 @@ impl CurrentDataPlane {
         self.0.store(Arc::new(methods));
     }
 
-    /// The methods.
+    /// The methods in force for a call that begins now.
     #[must_use]
     pub fn get(&self) -> Arc<DataPlane> {
         self.0.load_full()
@@ -29,7 +29,7 @@ impl From<DataPlane> for CurrentDataPlane {
     }
 }
 
-/// The methods.
+/// The gRPC methods of models that may be called, as ModelMesh's configuration of the data plane lists them. By default all.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct DataPlane {
@@ -60,7 +60,7 @@ struct RpcConfig {
 }
 
 /// The most field numbers of a path: messages nest a few levels deep, and each level is walked for every request.
-const DEEPEST: usize = 16;
+const MAX_PATH_FIELDS: usize = 16;
 
 impl DataPlane {
     /// Reads ModelMesh's JSON.
@@ -71,10 +71,12 @@ impl DataPlane {
         let read: Self = serde_json::from_str(json).map_err(|error| error.to_string())?;
         let wrong = |config: &RpcConfig| {
             let path = &config.id_extraction_path;
-            path.len() > DEEPEST || path.contains(&0)
+            path.len() > MAX_PATH_FIELDS || path.contains(&0)
         };
         if let Some((method, _)) = read.rpc_configs.iter().find(|(_, config)| wrong(config)) {
-            return Err(format!("{method}: idExtractionPath has 1 to {DEEPEST} field numbers, each at least 1"));
+            return Err(format!(
+                "{method}: idExtractionPath has 1 to {MAX_PATH_FIELDS} field numbers, each at least 1"
+            ));
         }
         Ok(read)
     }

@@ -24,11 +24,11 @@ use tokio_util::sync::CancellationToken;
 use crate::deployment::DeploymentState;
 
 /// The time between two reports: a second is fine enough for eviction, which looks at minutes.
-const FLUSH: Duration = Duration::from_secs(1);
+const DEMAND_INTERVAL: Duration = Duration::from_secs(1);
 /// The time between two reports of results: they are compared over minutes.
-const REPORT: Duration = Duration::from_secs(5);
+const OUTCOMES_INTERVAL: Duration = Duration::from_secs(5);
 /// The most deployments in one event, so that none holds the controller up for long.
-const BATCH: usize = 1_024;
+const MAX_EVENT_ENTRIES: usize = 1_024;
 
 /// The deployments that were used or waited for since the last report.
 pub(crate) struct DemandTracker {
@@ -55,7 +55,7 @@ impl DemandTracker {
         })
     }
 
-    /// Notes a request.
+    /// Notes a request for a deployment at `now`: it is in the next report.
     pub(crate) fn touch(&self, entry: &Arc<DeploymentState>, now: Instant) {
         entry.hot().usage.requests.fetch_add(1, Relaxed);
         self.used(entry, now);
@@ -106,7 +106,7 @@ impl DemandTracker {
         let entries = mem::take(&mut *self.listed.lock().unwrap_or_else(PoisonError::into_inner));
         let page_outs = mem::take(&mut *self.page_outs.lock().unwrap_or_else(PoisonError::into_inner));
         let mut events = Vec::new();
-        for batch in entries.chunks(BATCH) {
+        for batch in entries.chunks(MAX_EVENT_ENTRIES) {
             let demands = batch.iter().map(|entry| self.word(entry)).collect();
             events.push(GatewayEvent::Demand(demands));
         }
@@ -144,7 +144,7 @@ impl DemandTracker {
     /// Tells the controller until the gateway stops; the last word is told after that. A slow controller slows only
     /// this down: what happens meanwhile is coalesced.
     pub(crate) async fn run(&self, events: mpsc::Sender<GatewayEvent>, stopped: CancellationToken) {
-        let (mut tick, mut report_at) = (interval(FLUSH), Instant::now() + REPORT);
+        let (mut tick, mut report_at) = (interval(DEMAND_INTERVAL), Instant::now() + OUTCOMES_INTERVAL);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             let last = tokio::select! {
@@ -155,7 +155,7 @@ impl DemandTracker {
             let now = Instant::now();
             let report = last || now >= report_at;
             if report {
-                report_at = now + REPORT;
+                report_at = now + OUTCOMES_INTERVAL;
             }
             for event in self.take(report) {
                 if events.send(event).await.is_err() {
@@ -183,5 +183,5 @@ fn outcomes(unreported: &mut Vec<Arc<DeploymentState>>) -> Vec<GatewayEvent> {
         }
         had_some
     });
-    outcomes.chunks(BATCH).map(|some| GatewayEvent::Outcomes(some.to_vec())).collect()
+    outcomes.chunks(MAX_EVENT_ENTRIES).map(|some| GatewayEvent::Outcomes(some.to_vec())).collect()
 }

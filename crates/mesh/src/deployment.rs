@@ -18,36 +18,36 @@ use crate::resolved::NoLease;
 use crate::{
     accounts::Keys,
     endpoint::{
-        choose::{Choice, Tried},
+        choose::{Choice, TriedEndpoints},
         target::{LocalTarget, NextTarget, RemoteTarget},
     },
     local::{Lease, LocalReplicas, Replica, Statistics},
     metrics::Stats,
     outcomes::OutcomeCounters,
     overload::Pressure,
-    resolved::{Resolved, Target, Wanted},
+    resolved::{Resolved, RevisionSelector, Target},
     wait_queue::WaitQueue,
 };
 
-/// One deployment.
+/// The state that requests for a deployment share: its route, and from the first request on all else.
 pub(crate) struct DeploymentState {
     pub(crate) name: DeploymentName,
     route: ArcSwap<Resolved>,
-    hot: OnceLock<Box<Hot>>,
+    hot: OnceLock<Box<HotState>>,
 }
 
 /// The part of a deployment that its first request makes.
-pub(crate) struct Hot {
+pub(crate) struct HotState {
     /// The name as responses carry it; shared, never copied.
     pub(crate) model_name: Arc<str>,
-    /// Requests that wait for it.
+    /// Requests that wait for a replica of it to be ready.
     pub(crate) queue: WaitQueue,
     pub(crate) usage: Usage,
     pub(crate) stats: Stats,
     pub(crate) outcomes: OutcomeCounters,
     /// Its use, where it has limits.
     pub(crate) meter: Meter,
-    /// Its callers.
+    /// A key for each of its callers, by which places and memory are shared out.
     pub(crate) keys: Keys,
     pub(crate) pressure: Pressure,
     /// Draws for the split between revisions.
@@ -71,7 +71,7 @@ pub(crate) struct Usage {
 }
 
 /// The right to run one request, and the version that will answer it.
-pub(crate) struct Leased {
+pub(crate) struct VersionLease {
     pub(crate) lease: Lease,
     pub(crate) version: Arc<str>,
 }
@@ -95,9 +95,9 @@ impl DeploymentState {
     }
 
     /// The part that the first request makes.
-    pub(crate) fn hot(&self) -> &Hot {
+    pub(crate) fn hot(&self) -> &HotState {
         self.hot.get_or_init(|| {
-            Box::new(Hot {
+            Box::new(HotState {
                 model_name: self.name.name().into(),
                 queue: WaitQueue::default(),
                 usage: Usage::default(),
@@ -112,7 +112,7 @@ impl DeploymentState {
     }
 
     /// The same, if a request has come.
-    pub(crate) fn used(&self) -> Option<&Hot> {
+    pub(crate) fn used(&self) -> Option<&HotState> {
         self.hot.get().map(|hot| &**hot)
     }
 
@@ -120,19 +120,23 @@ impl DeploymentState {
     ///
     /// A replica that refuses (it drains) may have been replaced by one of the same revision that the route does not
     /// hold yet: `replicas` is asked again before this is a miss.
-    pub(crate) fn lease(&self, wanted: Wanted<'_>, replicas: &LocalReplicas) -> Result<Leased, NoLease> {
+    pub(crate) fn lease(
+        &self,
+        wanted: RevisionSelector<'_>,
+        replicas: &LocalReplicas,
+    ) -> Result<VersionLease, NoLease> {
         let (lease, version) = self.taken(wanted, replicas, Replica::acquire)?;
-        Ok(Leased { lease, version })
+        Ok(VersionLease { lease, version })
     }
 
     /// Fine if there would be a lease. Takes none: a question is no request, and is not counted as one.
     pub(crate) fn would_lease(&self, version: Option<&str>, replicas: &LocalReplicas) -> Result<(), NoLease> {
-        self.taken(Wanted::of(version), replicas, |replica| (!replica.is_draining()).then_some(())).map(drop)
+        self.taken(RevisionSelector::of(version), replicas, |replica| (!replica.is_draining()).then_some(())).map(drop)
     }
 
     fn taken<T>(
         &self,
-        wanted: Wanted<'_>,
+        wanted: RevisionSelector<'_>,
         replicas: &LocalReplicas,
         take: impl Fn(&Arc<Replica>) -> Option<T>,
     ) -> Result<(T, Arc<str>), NoLease> {
@@ -150,9 +154,9 @@ impl DeploymentState {
     }
 
     /// The right to run one request of one revision here, if it can be had now.
-    pub(crate) fn lease_of(&self, here: &LocalTarget, replicas: &LocalReplicas) -> Option<Leased> {
+    pub(crate) fn lease_of(&self, here: &LocalTarget, replicas: &LocalReplicas) -> Option<VersionLease> {
         let lease = replicas.get(&here.revision)?.acquire()?;
-        Some(Leased { lease, version: Arc::clone(&here.version) })
+        Some(VersionLease { lease, version: Arc::clone(&here.version) })
     }
 
     /// True if another node that is well holds this revision, too.
@@ -174,9 +178,9 @@ impl DeploymentState {
     /// Finds a place where a request can be answered now, here or elsewhere, but not where it was tried. Takes no lock.
     pub(crate) fn find(
         &self,
-        wanted: Wanted<'_>,
+        wanted: RevisionSelector<'_>,
         replicas: &LocalReplicas,
-        tried: &Tried,
+        tried: &TriedEndpoints,
     ) -> Result<NextTarget, NoLease> {
         let route = self.route();
         if wanted.version.is_none() && route.only_here() {
@@ -226,19 +230,19 @@ impl DeploymentState {
     }
 
     /// The statistics of the loaded replicas: of all of them, or of the one of this version.
-    pub(crate) fn loaded(&self, version: Option<&str>) -> Vec<Loaded> {
+    pub(crate) fn loaded(&self, version: Option<&str>) -> Vec<LoadedReplica> {
         let route = self.route();
         let asked = route.targets.iter().filter(|target| version.is_none_or(|version| &*target.version == version));
         let loaded = |target: &Target| {
             let statistics = target.replica.as_ref()?.model().statistics();
-            Some(Loaded { name: self.name.clone(), version: Arc::clone(&target.version), statistics })
+            Some(LoadedReplica { name: self.name.clone(), version: Arc::clone(&target.version), statistics })
         };
         asked.filter_map(loaded).collect()
     }
 }
 
-/// The statistics of one loaded replica.
-pub(crate) struct Loaded {
+/// A replica of this node with its statistics, under the names that clients use.
+pub(crate) struct LoadedReplica {
     pub(crate) name: DeploymentName,
     pub(crate) version: Arc<str>,
     pub(crate) statistics: Statistics,

@@ -20,20 +20,23 @@ use std::{
 use berth_spec::{RevisionId, WorkerId};
 use http::HeaderValue;
 
-use crate::endpoint::{
-    fleet::{NodeInstance, Remote, Remotes},
-    outlier::{Outlier, OutlierState},
-    score::Score,
-    tick::Tick,
+use crate::{
+    endpoint::{
+        fleet::{NodeInstance, Remote, Remotes},
+        outlier::{Outlier, OutlierState},
+        score::Score,
+        tick::Tick,
+    },
+    local::ReplicaChange,
 };
 
 /// The time for which an endpoint is left alone that said that the replica is not there, unless a hint or a route says
 /// otherwise. Replicas that come back are announced; this is for those that were not.
-const ABSENT: Duration = Duration::from_millis(500);
+const ABSENCE_TTL: Duration = Duration::from_millis(500);
 
 /// The time for which a hint holds against routes that do not know of it yet: a busy controller's routes come within
 /// it.
-const HINTED: Duration = Duration::from_secs(2);
+const HINT_TTL: Duration = Duration::from_secs(2);
 
 /// The other places of one revision.
 pub(crate) struct Endpoints {
@@ -46,7 +49,7 @@ pub(crate) struct Endpoints {
     pub(crate) list: Box<[Arc<Endpoint>]>,
 }
 
-/// One revision on one node.
+/// A replica on another node: the record of how it answers, and what is known of its being there.
 pub(crate) struct Endpoint {
     pub(crate) remote: Arc<Remote>,
     pub(crate) score: Score,
@@ -62,15 +65,15 @@ pub(crate) struct Endpoint {
     doubted: AtomicBool,
 }
 
-/// The worth of an endpoint for the next request.
+/// The health of an endpoint, by which it is chosen for the next request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Worth {
-    /// Gets requests.
-    Good,
+pub(crate) enum EndpointHealth {
+    /// In order: preferred to all others.
+    Healthy,
     /// Its time out is over: it may be tried.
     Due,
     /// Gets requests if there is no better one.
-    Poor,
+    Unhealthy,
 }
 
 impl Endpoint {
@@ -86,20 +89,20 @@ impl Endpoint {
         })
     }
 
-    /// The node behind it, and its worth; `None` when nothing can be sent there.
-    pub(crate) fn look(&self, now: Tick) -> Option<(Arc<NodeInstance>, Worth)> {
+    /// The node behind it, and its health; `None` when nothing can be sent there.
+    pub(crate) fn look(&self, now: Tick) -> Option<(Arc<NodeInstance>, EndpointHealth)> {
         let outlived = self.doubted.load(Relaxed) && self.hinted.load(Relaxed) <= now.0;
         if outlived || self.absent.load(Relaxed) > now.0 {
             return None;
         }
         let known = self.remote.known()?;
-        let worth = match (self.remote.outlier.standing(now), self.late.standing(now)) {
-            (OutlierState::In, OutlierState::In) if known.is_well() => Worth::Good,
-            (OutlierState::Out, _) | (_, OutlierState::Out) => Worth::Poor,
-            (OutlierState::Due, _) | (_, OutlierState::Due) => Worth::Due,
-            _ => Worth::Poor,
+        let health = match (self.remote.outlier.standing(now), self.late.standing(now)) {
+            (OutlierState::In, OutlierState::In) if known.is_well() => EndpointHealth::Healthy,
+            (OutlierState::Out, _) | (_, OutlierState::Out) => EndpointHealth::Unhealthy,
+            (OutlierState::Due, _) | (_, OutlierState::Due) => EndpointHealth::Due,
+            _ => EndpointHealth::Unhealthy,
         };
-        Some((known, worth))
+        Some((known, health))
     }
 
     /// A time out of it is over. Cheap: asked of every endpoint by every request.
@@ -115,7 +118,7 @@ impl Endpoint {
 
     /// The replica is not there, it said.
     pub(crate) fn lacks(&self, now: Tick) {
-        self.absent.store(now.after(ABSENT).0, Relaxed);
+        self.absent.store(now.after(ABSENCE_TTL).0, Relaxed);
     }
 
     /// Requests that are under way there.
@@ -169,16 +172,16 @@ impl Endpoints {
     /// The same, with what a worker said of itself.
     pub(crate) fn hinted(
         (revision, version): (&RevisionId, &str),
-        (worker, ready): (&WorkerId, Ready),
+        (worker, change): (&WorkerId, ReplicaChange),
         before: Option<&Self>,
         remotes: &Remotes,
     ) -> Option<Arc<Self>> {
         let known = before.map_or(&[][..], |before| &before.list);
         let mut list: Vec<_> = known.iter().filter(|endpoint| endpoint.remote.name != *worker).cloned().collect();
-        if ready == Ready::Yes {
+        if change == ReplicaChange::Ready {
             let endpoint = kept(known, worker, remotes);
             endpoint.absent.store(0, Relaxed);
-            endpoint.hinted.store(remotes.clock().now().after(HINTED).0, Relaxed);
+            endpoint.hinted.store(remotes.clock().now().after(HINT_TTL).0, Relaxed);
             endpoint.doubted.store(false, Relaxed);
             list.push(endpoint);
         }
@@ -230,13 +233,6 @@ impl Endpoints {
     }
 }
 
-/// The content of a hint.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Ready {
-    Yes,
-    No,
-}
-
 fn kept(known: &[Arc<Endpoint>], worker: &WorkerId, remotes: &Remotes) -> Arc<Endpoint> {
     let old = known.iter().find(|endpoint| endpoint.remote.name == *worker);
     old.map_or_else(|| Endpoint::new(remotes.get(worker)), Arc::clone)
@@ -278,12 +274,13 @@ mod tests {
         let remotes = Remotes::new(Fleet { peers, members: None, region: None }, Clock::start());
         let revision = RevisionId::of(DeploymentName::new("iris").expect("a name"), b"1");
         let hint = |before: Option<&Endpoints>| {
-            Endpoints::hinted((&revision, "1"), (&worker("b"), Ready::Yes), before, &remotes).expect("an endpoint")
+            Endpoints::hinted((&revision, "1"), (&worker("b"), ReplicaChange::Ready), before, &remotes)
+                .expect("an endpoint")
         };
         let route = |ready: &[WorkerId], before: &Endpoints| {
             Endpoints::of((&revision, "1"), ready.iter(), Some(before), &remotes).expect("an endpoint")
         };
-        let later = |endpoints: &Endpoints| endpoints.now().after(HINTED + Duration::from_secs(60));
+        let later = |endpoints: &Endpoints| endpoints.now().after(HINT_TTL + Duration::from_secs(60));
         let there = |endpoints: &Endpoints, at: Tick| endpoints.list[0].look(at).is_some();
         let hinted = hint(None);
         assert!(there(&hinted, later(&hinted)), "no route has come: nobody knows better");
@@ -291,7 +288,7 @@ mod tests {
         hinted.list[0].hinted.store(u64::MAX, Relaxed);
         let doubted = route(&[], &hinted);
         assert!(there(&doubted, doubted.now()), "a fresh hint is ahead of the route");
-        doubted.list[0].hinted.store(doubted.now().after(HINTED).0, Relaxed);
+        doubted.list[0].hinted.store(doubted.now().after(HINT_TTL).0, Relaxed);
         assert!(!there(&doubted, later(&doubted)), "the hint is over, and the route knew nothing of it");
         let again = hint(Some(&doubted));
         assert!(there(&again, later(&again)), "said again since");

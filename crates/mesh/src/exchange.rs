@@ -18,7 +18,7 @@ use bytes::Bytes;
 use http::{HeaderName, HeaderValue, Response, header, request::Parts};
 use http_body_util::{BodyExt as _, Empty, combinators::UnsyncBoxBody};
 
-/// The body of a request or an answer.
+/// The body of a request or an answer: frames as they come, trailers included.
 pub type Body = UnsyncBoxBody<Bytes, BoxError>;
 
 /// The moment after which nobody waits for the answer: an extension of every request's head.

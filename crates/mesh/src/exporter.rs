@@ -18,14 +18,14 @@ use prometheus_client::{
 use crate::{
     admission::Admission,
     body::memory::RequestMemory,
-    deployment::{DeploymentState, Hot},
+    deployment::{DeploymentState, HotState},
     endpoint::forwarding::Forwarding,
-    metrics::{Outcome, Protocol, SHEDS, Scope, Stats, Totals, counter, forward::Served},
+    metrics::{Outcome, Protocol, SHEDS, Scope, Stats, Totals, counter, forward::ServedHops},
     routes::Routes,
     routes::alias::AliasCounters,
 };
 
-/// Tells Prometheus.
+/// Writes the gateway's metrics when they are scraped: reads the counters that requests write.
 pub(crate) struct Exporter {
     pub(crate) routes: Arc<Routes>,
     pub(crate) totals: Arc<Totals>,
@@ -34,7 +34,7 @@ pub(crate) struct Exporter {
     /// The way to other nodes; `None`: there are none.
     pub(crate) forwarding: Option<Arc<Forwarding>>,
     /// Requests that other nodes sent here.
-    pub(crate) served: Arc<Served>,
+    pub(crate) served: Arc<ServedHops>,
 }
 
 impl fmt::Debug for Exporter {
@@ -169,7 +169,7 @@ fn counters(
     encoder: &mut DescriptorEncoder<'_>,
     used: &[Arc<DeploymentState>],
     (name, help): (&str, &str),
-    read: impl Fn(&Hot) -> u64,
+    read: impl Fn(&HotState) -> u64,
 ) -> fmt::Result {
     let mut family = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
     for entry in used {
@@ -183,7 +183,7 @@ fn gauges(
     encoder: &mut DescriptorEncoder<'_>,
     used: &[Arc<DeploymentState>],
     (name, help): (&str, &str),
-    read: impl Fn(&Hot) -> u32,
+    read: impl Fn(&HotState) -> u32,
 ) -> fmt::Result {
     let mut family = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
     for entry in used {

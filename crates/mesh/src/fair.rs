@@ -23,7 +23,7 @@
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 /// Keys that a reserve is made for. With 64 of them a share of the places inside is 128 requests.
-const KEYS: usize = 64;
+const RESERVED_KEYS: usize = 64;
 
 /// The number of tenants, and of models of each, that shares are made for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -35,7 +35,11 @@ pub(crate) struct Shape {
 impl Shape {
     /// For a server that knows its principals, or one where all callers are one tenant.
     pub(crate) const fn new(knows_principals: bool) -> Self {
-        if knows_principals { Self { tenants: 8, models: KEYS / 8 } } else { Self { tenants: 1, models: KEYS } }
+        if knows_principals {
+            Self { tenants: 8, models: RESERVED_KEYS / 8 }
+        } else {
+            Self { tenants: 1, models: RESERVED_KEYS }
+        }
     }
 }
 
@@ -57,7 +61,7 @@ pub(crate) struct Holding(AtomicUsize);
 
 /// The amount that a tenant has taken from the reserve of one pool.
 #[derive(Debug, Default)]
-pub(crate) struct Drawn(AtomicUsize);
+pub(crate) struct ReserveUse(AtomicUsize);
 
 /// The part of a pool that something was taken from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -71,7 +75,7 @@ impl Pool {
         Self { taken: AtomicUsize::new(0), reserve_taken: AtomicUsize::new(0), common, reserve, shape }
     }
 
-    /// All that is taken.
+    /// The amount that is taken now, from both parts.
     pub(crate) fn taken(&self) -> usize {
         self.taken.load(Relaxed)
     }
@@ -81,8 +85,8 @@ impl Pool {
         (self.reserve / (self.shape.tenants * self.shape.models)).max(1)
     }
 
-    /// Takes an amount for a key, or refuses.
-    pub(crate) fn take(&self, amount: usize, key: &Holding, tenant: &Drawn) -> Option<PoolPart> {
+    /// Takes an amount for a key, from the common part or from the reserve; `None`: there is no room for this key.
+    pub(crate) fn take(&self, amount: usize, key: &Holding, tenant: &ReserveUse) -> Option<PoolPart> {
         let held = key.0.fetch_add(amount, Relaxed).saturating_add(amount);
         let taken = self.taken.fetch_add(amount, Relaxed).saturating_add(amount);
         if taken.saturating_sub(self.reserve_taken.load(Relaxed)) <= self.common {
@@ -103,7 +107,7 @@ impl Pool {
         PoolPart::Common
     }
 
-    fn draw(&self, amount: usize, tenant: &Drawn) -> bool {
+    fn draw(&self, amount: usize, tenant: &ReserveUse) -> bool {
         let drawn = tenant.0.fetch_add(amount, Relaxed).saturating_add(amount);
         let reserve = self.reserve_taken.fetch_add(amount, Relaxed).saturating_add(amount);
         let of_tenant = (self.reserve / self.shape.tenants).max(self.share());
@@ -116,7 +120,7 @@ impl Pool {
     }
 
     /// Gives back what was taken from this part.
-    pub(crate) fn give_back(&self, amount: usize, part: PoolPart, key: &Holding, tenant: &Drawn) {
+    pub(crate) fn give_back(&self, amount: usize, part: PoolPart, key: &Holding, tenant: &ReserveUse) {
         key.0.fetch_sub(amount, Relaxed);
         if part == PoolPart::Reserve {
             tenant.0.fetch_sub(amount, Relaxed);
@@ -127,7 +131,7 @@ impl Pool {
 }
 
 impl Holding {
-    /// The amount.
+    /// The amount that the key holds now.
     pub(crate) fn held(&self) -> usize {
         self.0.load(Relaxed)
     }
@@ -149,13 +153,13 @@ mod tests {
 
     struct World {
         pool: Pool,
-        tenants: Vec<(Drawn, Vec<Holding>)>,
+        tenants: Vec<(ReserveUse, Vec<Holding>)>,
         held: Vec<Grant>,
     }
 
     impl World {
         fn new(common: usize, reserve: usize, models: usize) -> Self {
-            let tenant = |_| (Drawn::default(), (0..models).map(|_| Holding::default()).collect());
+            let tenant = |_| (ReserveUse::default(), (0..models).map(|_| Holding::default()).collect());
             Self {
                 pool: Pool::new(common, reserve, SHAPE),
                 tenants: (0..SHAPE.tenants).map(tenant).collect(),
@@ -226,7 +230,7 @@ mod tests {
     #[test]
     fn a_small_pool_has_shares_too() {
         let (pool, tenant, key, other) =
-            (Pool::new(1, 1, Shape::new(true)), Drawn::default(), Holding::default(), Holding::default());
+            (Pool::new(1, 1, Shape::new(true)), ReserveUse::default(), Holding::default(), Holding::default());
         assert_eq!(pool.take(1, &key, &tenant), Some(PoolPart::Common));
         assert_eq!(pool.take(1, &key, &tenant), None, "it holds its share");
         assert_eq!(pool.take(1, &other, &tenant), Some(PoolPart::Reserve));

@@ -12,14 +12,14 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    endpoint::Ready,
+    local::ReplicaChange,
     route_cache::RouteCache,
-    routes::{Applier, Missing},
+    routes::{Applier, MissingChanges},
     stack::Stack,
 };
 
 /// Applies route changes, hints and members as they arrive.
-pub(crate) struct Follow {
+pub(crate) struct RouteFollower {
     pub(crate) applier: Applier,
     pub(crate) cache: RouteCache,
     pub(crate) stack: Arc<Stack>,
@@ -28,7 +28,7 @@ pub(crate) struct Follow {
 }
 
 /// Messages of other nodes: hints, and changes of membership.
-pub(crate) struct Heard(Option<(broadcast::Receiver<Hint>, watch::Receiver<Arc<MemberTable>>)>);
+pub(crate) struct PeerMessages(Option<(broadcast::Receiver<Hint>, watch::Receiver<Arc<MemberTable>>)>);
 
 enum PeerMessage {
     Hint(Hint),
@@ -37,7 +37,7 @@ enum PeerMessage {
     Members,
 }
 
-impl Heard {
+impl PeerMessages {
     pub(crate) fn of(members: Option<Members>) -> Self {
         Self(members.map(|members| (members.hints(), members.changed())))
     }
@@ -63,13 +63,13 @@ impl Heard {
     }
 }
 
-impl Follow {
+impl RouteFollower {
     /// Follows until it is told to end. Every change is acknowledged; a change that is missing is asked for once.
     pub(crate) async fn run(
         mut self,
         mut routes: mpsc::Receiver<RouteChange>,
         events: mpsc::Sender<GatewayEvent>,
-        mut heard: Heard,
+        mut messages: PeerMessages,
     ) {
         let mut open = true;
         // What the controller has not been told yet; the latest word counts.
@@ -86,9 +86,9 @@ impl Follow {
                                 (asked, word) = (false, Some(GatewayEvent::Applied(seq)));
                                 self.cache.changed(Instant::now());
                             }
-                            Err(Missing { have, base }) if !asked => {
+                            Err(MissingChanges { have, base }) if !asked => {
                                 tracing::warn!(have, base, "routes: changes are missing; asking for everything");
-                                (asked, word) = (true, Some(GatewayEvent::AskWhole));
+                                (asked, word) = (true, Some(GatewayEvent::Resync));
                             }
                             // The whole is on its way.
                             Err(_) => {}
@@ -103,10 +103,10 @@ impl Follow {
                     }
                 }
                 () = self.stack.parking.replicas.inserted() => self.applier.refresh(&self.stack.demand.listed()),
-                said = heard.next() => match said {
+                said = messages.next() => match said {
                     PeerMessage::Hint(hint) => {
-                        let ready = if hint.ready { Ready::Yes } else { Ready::No };
-                        self.applier.hint(&hint.worker, &hint.revision, ready);
+                        let change = if hint.ready { ReplicaChange::Ready } else { ReplicaChange::Gone };
+                        self.applier.hint(&hint.worker, &hint.revision, change);
                     }
                     PeerMessage::Missed(missed) => tracing::debug!(missed, "hints were missed"),
                     // Who waits may have somewhere to go now. Where lines follow later, they look again by themselves.

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! build ──→ run: Serving ──shutdown──→ Leaving ── Limits::lame_duck over ──→ Draining ── nobody inside, or
-//!                                      ready is false,                       │          Limits::drain over ──→ Drained
+//!                                      ready is false,                       │          Limits::drain over ──→ DrainReport
 //!                                      all is served as before               └ new inferences are refused,
 //!                                                                              parked and running ones go on
 //! ```
@@ -39,12 +39,12 @@ use crate::{
     endpoint::{fleet::Fleet, forwarding::Forwarding},
     exporter::Exporter,
     fair::{Pool, Shape},
-    follow::{Follow, Heard},
+    follow::{PeerMessages, RouteFollower},
     hints,
     ingress::{Ingress, peer::PeerService},
     listener::{self, Listener},
     local::LocalReplicas,
-    metrics::{Totals, forward::Served},
+    metrics::{Totals, forward::ServedHops},
     parking::{Parking, Waits},
     payload::{Delivery, Payloads},
     resolved::Resolver,
@@ -55,22 +55,22 @@ use crate::{
 };
 
 /// Places beyond each bound, for callers and models that hold few: one for four.
-const RESERVE: u32 = 4;
+const RESERVE_DIVISOR: u32 = 4;
 
 /// The longest that the end of connections takes once they are cut: they end at once unless a thread of theirs hangs.
-const ENDED_WITHIN: Duration = Duration::from_secs(5);
+const CUT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The channels between a gateway and the controller.
 pub struct GatewayLink {
     /// Changes from the controller. The first one is the whole.
     pub routes: mpsc::Receiver<RouteChange>,
-    /// Events for the controller.
+    /// Demand, misses and results, for the controller.
     pub events: mpsc::Sender<GatewayEvent>,
 }
 
-/// The end of a gateway.
+/// The requests that a gateway had when it was told to stop.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Drained {
+pub struct DrainReport {
     /// Inferences that were inside when it was told to stop, and were answered.
     pub finished: u32,
     /// Requests that were still inside when their time was over, and were cut.
@@ -119,9 +119,9 @@ pub fn build(
     let limits = &config.limits;
     let (routes, demand) = (Arc::new(Routes::new()), DemandTracker::new());
     let shape = Shape::new(config.access.is_required());
-    let admission = Admission::new(limits.requests, limits.requests / RESERVE, shape);
+    let admission = Admission::new(limits.requests, limits.requests / RESERVE_DIVISOR, shape);
     let totals = Arc::new(Totals::default());
-    let (hops, served) = (Admission::new(limits.requests, 0, shape), Arc::new(Served::default()));
+    let (hops, served) = (Admission::new(limits.requests, 0, shape), Arc::new(ServedHops::default()));
     let memory = RequestMemory::new(limits.memory, shape);
     let members = fleet.as_ref().and_then(|fleet| fleet.members.clone());
     let forwarding = fleet.map(|fleet| Arc::new(Forwarding::new(fleet, limits, config.propagate.clone())));
@@ -139,7 +139,7 @@ pub fn build(
         served: Arc::clone(&served),
     };
     registry.register_collector(Box::new(exporter));
-    let places = Pool::new(limits.parked as usize, (limits.parked / RESERVE) as usize, shape);
+    let places = Pool::new(limits.parked as usize, (limits.parked / RESERVE_DIVISOR) as usize, shape);
     let parking = Parking {
         replicas: Arc::clone(&replicas),
         demand: Arc::clone(&demand),
@@ -196,7 +196,7 @@ impl Gateway {
     ///
     /// # Errors
     /// The port cannot be given to the runtime.
-    pub async fn run(self, link: GatewayLink, shutdown: CancellationToken) -> io::Result<Drained> {
+    pub async fn run(self, link: GatewayLink, shutdown: CancellationToken) -> io::Result<DrainReport> {
         let Self { listeners, config, stack, mut applier, members, hops, deliveries } = self;
         let (stopping, cut, told) = (CancellationToken::new(), CancellationToken::new(), CancellationToken::new());
         let GatewayLink { routes, events } = link;
@@ -206,8 +206,8 @@ impl Gateway {
             Some(path) => RouteCache::open(path.clone(), &mut applier).await,
             None => RouteCache::off(),
         };
-        let followed = Follow { applier, cache, stack: Arc::clone(&stack), told: told.clone() };
-        tasks.spawn(followed.run(routes, events.clone(), Heard::of(members)));
+        let followed = RouteFollower { applier, cache, stack: Arc::clone(&stack), told: told.clone() };
+        tasks.spawn(followed.run(routes, events.clone(), PeerMessages::of(members)));
         tasks.spawn({
             let (stack, told) = (Arc::clone(&stack), told.clone());
             async move { stack.demand.run(events, told).await }
@@ -251,10 +251,10 @@ impl Gateway {
         hops.close();
         cut.cancel();
         told.cancel();
-        if timeout(ENDED_WITHIN, tasks.wait()).await.is_err() {
+        if timeout(CUT_TIMEOUT, tasks.wait()).await.is_err() {
             tracing::warn!(event = "gateway_connections_left", "connections do not end and are left behind");
         }
-        let drained = Drained { finished: inside.saturating_sub(left), cut: left };
+        let drained = DrainReport { finished: inside.saturating_sub(left), cut: left };
         tracing::info!(event = "gateway_drained", finished = drained.finished, cut = drained.cut, "gateway: drained");
         Ok(drained)
     }

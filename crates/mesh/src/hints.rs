@@ -4,11 +4,15 @@ use std::sync::Arc;
 
 use berth_peer::{Hint, Members};
 
-use crate::local::{Change, ReplicaListener};
+use crate::local::{ReplicaChange, ReplicaListener};
 
 /// A listener that announces every change of the replicas here.
 pub(crate) fn announcer(members: Members) -> ReplicaListener {
     Arc::new(move |revision, change| {
-        members.say(Hint { worker: members.me().clone(), revision: revision.clone(), ready: change == Change::Ready });
+        members.say(Hint {
+            worker: members.me().clone(),
+            revision: revision.clone(),
+            ready: change == ReplicaChange::Ready,
+        });
     })
 }

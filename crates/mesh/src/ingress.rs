@@ -52,7 +52,7 @@ use crate::{
     },
     config::{BesideHook, BesideService, FunctionHook, SpanHook},
     oip::grpc::{
-        frame::PREFIX,
+        frame::FRAME_PREFIX,
         methods::{INFER, SERVICE, STREAM_INFER},
     },
     stack::Stack,
@@ -66,10 +66,10 @@ pub(crate) const SERVER: &str = "berth";
 const BESIDE_CALLS: usize = 512;
 
 /// The most bytes of such a call: a management call has a few KiB.
-const BESIDE_BODY: usize = (1 << 20) + PREFIX;
+const BESIDE_BODY: usize = (1 << 20) + FRAME_PREFIX;
 
 /// The longest until such a call, or one that is no inference, has come. Allows for bad links.
-const BESIDE_WITHIN: Duration = Duration::from_secs(20);
+const BESIDE_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// The most bytes of a call that is no inference, as over REST. Some need no token.
 const SMALL_CALL: usize = 64 << 10;
@@ -201,7 +201,7 @@ impl Ingress {
             return tonic::Status::from(ErrorResponse::from(busy)).into_http();
         };
         let (head, mut body) = request.into_parts();
-        let pace = (self.body_idle, Instant::now() + BESIDE_WITHIN);
+        let pace = (self.body_idle, Instant::now() + BESIDE_TIMEOUT);
         match read::read(&mut body, BESIDE_BODY, pace, &self.rest.stack().memory).await {
             Ok(whole) => {
                 let answer = hook(Request::from_parts(head, whole)).await;
@@ -250,8 +250,8 @@ impl Ingress {
             // In a coding that is not there: the service says so from the head alone.
             INFER | STREAM_INFER => Bytes::new(),
             _ => {
-                let pace = (self.body_idle, Instant::now() + BESIDE_WITHIN);
-                match read::read(&mut body, SMALL_CALL + PREFIX, pace, &stack.memory).await {
+                let pace = (self.body_idle, Instant::now() + BESIDE_TIMEOUT);
+                match read::read(&mut body, SMALL_CALL + FRAME_PREFIX, pace, &stack.memory).await {
                     Ok(whole) => whole,
                     Err(error) => return tonic::Status::from(ErrorResponse::from(error)).into_http(),
                 }

@@ -49,7 +49,7 @@ impl Default for Latency {
 }
 
 impl Latency {
-    /// Counts one duration.
+    /// Counts a duration in its bucket. Takes no lock.
     pub(crate) fn record(&self, took: Duration) {
         let ns = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
         let bucket = BOUNDS.partition_point(|&bound| bound < ns);
@@ -81,13 +81,13 @@ impl Default for Snapshot {
 }
 
 impl Snapshot {
-    /// The number of durations.
+    /// The number of durations that were recorded.
     #[must_use]
     pub fn count(&self) -> u64 {
         self.counts.iter().sum()
     }
 
-    /// Seconds in all.
+    /// The sum of the durations, in seconds.
     #[must_use]
     pub fn sum_seconds(&self) -> f64 {
         self.sum_ns as f64 / 1e9
@@ -104,7 +104,7 @@ impl Snapshot {
         difference
     }
 
-    /// Both together.
+    /// The histogram of the durations of both.
     #[must_use]
     pub fn and(&self, other: &Self) -> Self {
         let mut sum = self.clone();

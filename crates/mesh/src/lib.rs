@@ -62,7 +62,7 @@ mod not_run;
 pub mod offload;
 mod rendezvous;
 mod shared_memory;
-mod swept;
+mod swept_map;
 mod trail;
 mod wait_queue;
 mod watch;
@@ -80,5 +80,5 @@ mod mutator;
 
 pub use config::{BesideHook, BesideService, Config, Limits, PropagateHook, SpanHook};
 pub use endpoint::fleet::Fleet;
-pub use gateway::{Drained, Gateway, GatewayLink, Handle, build};
+pub use gateway::{DrainReport, Gateway, GatewayLink, Handle, build};
 pub use ingress::peer::PeerService;

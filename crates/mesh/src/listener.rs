@@ -28,7 +28,7 @@ use tokio_util::{
 use crate::{
     config::Limits,
     ingress::Ingress,
-    listener::connection::{Begun, Ends},
+    listener::connection::{ShutdownSignals, StreamExecutor},
     metrics::Totals,
 };
 
@@ -42,10 +42,10 @@ const CONNECTION_WINDOW: u32 = 8 << 20;
 
 /// The largest HTTP/2 frame that a client may send. With the least allowed, 16 KiB, a tensor of 48 KiB comes in four
 /// pieces, which are copied together; a larger frame keeps the other streams of its connection waiting.
-const FRAME: u32 = 256 << 10;
+const MAX_FRAME_BYTES: u32 = 256 << 10;
 
 /// The pause after which an idle HTTP/2 connection is asked for a sign of life, and the time to give it.
-const PING_EVERY: Duration = Duration::from_secs(60);
+const PING_INTERVAL: Duration = Duration::from_secs(60);
 const PING_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Takes the address, so that a failure is told before anything runs.
@@ -93,15 +93,15 @@ impl Listener {
                 () = stopping.cancelled() => break,
             };
             prepare(&stream, limits.unread);
-            let begun = Begun::new(Activity::new(limits.unread, totals.unread.clone()));
+            let executor = StreamExecutor::new(Activity::new(limits.unread, totals.unread.clone()));
             let connection = Connection {
                 greeter: port.greeter(),
-                http: builder(&limits, begun.clone()),
-                begun,
+                http: builder(&limits, executor.clone()),
+                executor,
                 patience: Patience { first: limits.first_request, idle: limits.idle },
                 ingress: Arc::clone(&ingress),
                 totals: Arc::clone(&totals),
-                ends: Ends { stopping: stopping.clone(), cut: cut.clone() },
+                signals: ShutdownSignals { stopping: stopping.clone(), cut: cut.clone() },
                 _held: (place, connections.token()),
             };
             match &loops {
@@ -122,48 +122,48 @@ impl Listener {
 /// Serves one connection.
 struct Connection {
     greeter: Greeter,
-    http: auto::Builder<Begun>,
-    begun: Begun,
+    http: auto::Builder<StreamExecutor>,
+    executor: StreamExecutor,
     patience: Patience,
     ingress: Arc<Ingress>,
     totals: Arc<Totals>,
-    ends: Ends,
+    signals: ShutdownSignals,
     /// Held as long as the connection is served: it counts until then.
     _held: (ConnectionPermit, TaskTrackerToken),
 }
 
 impl Connection {
     async fn serve(self, stream: TcpStream) {
-        let Self { greeter, http, begun, patience, ingress, totals, ends, _held } = self;
-        let _open = Open::new(&totals);
+        let Self { greeter, http, executor, patience, ingress, totals, signals, _held } = self;
+        let _open = OpenConnection::new(&totals);
         let client = stream.peer_addr().ok().map(|address| address.ip());
         // A port that stops waits for requests, and there is none yet.
         let greeting = greeter.greet(stream, patience);
-        let Some(Some(greeted)) = ends.stopping.run_until_cancelled(greeting).await else { return };
-        if let Err(error) = connection::serve(http, begun, (greeted, client), ingress, ends).await {
+        let Some(Some(greeted)) = signals.stopping.run_until_cancelled(greeting).await else { return };
+        if let Err(error) = connection::serve(http, executor, (greeted, client), ingress, signals).await {
             tracing::debug!(%error, "a connection ended early");
         }
     }
 }
 
 /// Counts an open connection.
-struct Open<'a>(&'a Totals);
+struct OpenConnection<'a>(&'a Totals);
 
-impl<'a> Open<'a> {
+impl<'a> OpenConnection<'a> {
     fn new(totals: &'a Totals) -> Self {
         totals.connections.fetch_add(1, Relaxed);
         Self(totals)
     }
 }
 
-impl Drop for Open<'_> {
+impl Drop for OpenConnection<'_> {
     fn drop(&mut self) {
         self.0.connections.fetch_sub(1, Relaxed);
     }
 }
 
-fn builder(limits: &Limits, begun: Begun) -> auto::Builder<Begun> {
-    let mut builder = auto::Builder::new(begun);
+fn builder(limits: &Limits, executor: StreamExecutor) -> auto::Builder<StreamExecutor> {
+    let mut builder = auto::Builder::new(executor);
     builder
         .http1()
         .timer(TokioTimer::new())
@@ -174,12 +174,12 @@ fn builder(limits: &Limits, begun: Begun) -> auto::Builder<Begun> {
     builder
         .http2()
         .timer(TokioTimer::new())
-        .max_frame_size(FRAME)
+        .max_frame_size(MAX_FRAME_BYTES)
         .max_concurrent_streams(limits.streams)
         .max_header_list_size(u32::try_from(limits.headers).unwrap_or(u32::MAX))
         .initial_stream_window_size(STREAM_WINDOW)
         .initial_connection_window_size(CONNECTION_WINDOW)
-        .keep_alive_interval(PING_EVERY)
+        .keep_alive_interval(PING_INTERVAL)
         .keep_alive_timeout(PING_TIMEOUT);
     builder
 }

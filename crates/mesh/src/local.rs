@@ -26,7 +26,7 @@ use crate::exchange;
 
 /// A loaded model that answers requests. One implementation per runtime.
 pub trait Model: Send + Sync + 'static {
-    /// The inputs and outputs.
+    /// The inputs and outputs, for metadata and checks; empty where the model does not tell.
     fn signature(&self) -> &Arc<Signature>;
 
     /// The platform string of the Open Inference Protocol, e.g. `onnx_onnxv1`.
@@ -91,7 +91,7 @@ pub trait Model: Send + Sync + 'static {
     /// Counts and times since it was loaded, for the statistics extension.
     fn statistics(&self) -> Statistics;
 
-    /// The batching that is in force.
+    /// The batching that is in force, for metadata and statistics.
     fn batching(&self) -> Batching;
 }
 
@@ -112,9 +112,9 @@ impl Batching {
 /// A count of things and the time they took together.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Sum {
-    /// The number of things.
+    /// The number of requests or runs.
     pub count: u64,
-    /// Nanoseconds in all.
+    /// Their time together, in nanoseconds.
     pub ns: u64,
 }
 
@@ -125,35 +125,35 @@ pub struct Statistics {
     pub last_inference_ms: u64,
     /// Rows that were inferred: a request with a batch of n counts n.
     pub inference_count: u64,
-    /// Runs of the engine.
+    /// Runs of the engine: with batching, fewer than requests.
     pub execution_count: u64,
-    /// Requests that succeeded.
+    /// Requests that succeeded, and their time from queue to answer.
     pub success: Sum,
-    /// Requests that failed.
+    /// Requests that failed, and their time.
     pub fail: Sum,
-    /// Waiting in the queue.
+    /// Requests, and their waiting time in the queue.
     pub queue: Sum,
-    /// Putting inputs together.
+    /// Requests, and the time of putting their inputs together.
     pub compute_input: Sum,
-    /// Runs of the engine.
+    /// Requests, and the time of the engine's runs that they were in.
     pub compute_infer: Sum,
-    /// Taking outputs apart.
+    /// Requests, and the time of cutting their outputs out of the batch.
     pub compute_output: Sum,
     /// Per batch size: (rows, input, infer, output).
     pub batches: Vec<(u64, Sum, Sum, Sum)>,
-    /// The memory it takes, in bytes.
+    /// Bytes of memory that the model takes.
     pub memory: u64,
 }
 
 /// Hears of every replica that becomes callable here or stops to be. Must not block.
-pub type ReplicaListener = Arc<dyn Fn(&RevisionId, Change) + Send + Sync>;
+pub type ReplicaListener = Arc<dyn Fn(&RevisionId, ReplicaChange) + Send + Sync>;
 
-/// An event of a replica.
+/// The change that a [`ReplicaListener`] hears of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Change {
-    /// Can be called.
+pub enum ReplicaChange {
+    /// The replica can be called from now on.
     Ready,
-    /// Takes no more requests.
+    /// The replica takes no more requests: it has begun to drain.
     Gone,
 }
 
@@ -196,12 +196,12 @@ impl LocalReplicas {
         drop(replaced);
         self.inserted.notify_one();
         if let Some(listener) = listener {
-            listener(replica.revision(), Change::Ready);
+            listener(replica.revision(), ReplicaChange::Ready);
         }
         replica
     }
 
-    /// A replica, if it is here.
+    /// The replica of a revision, if it can be called here. Takes no lock.
     #[must_use]
     pub fn get(&self, revision: &RevisionId) -> Option<Arc<Replica>> {
         self.by_revision.pin().get(revision)?.upgrade()
@@ -234,7 +234,7 @@ impl LocalReplicas {
         owned.range(first..).next().is_some_and(|(revision, _)| revision.deployment() == deployment)
     }
 
-    /// The number of replicas.
+    /// The number of replicas that can be called.
     #[must_use]
     pub fn len(&self) -> usize {
         self.owned.lock().unwrap_or_else(PoisonError::into_inner).len()
@@ -275,7 +275,7 @@ pub struct Replica {
 }
 
 impl Replica {
-    /// The revision.
+    /// The revision that it is a replica of.
     #[must_use]
     pub fn revision(&self) -> &RevisionId {
         &self.revision
@@ -287,7 +287,7 @@ impl Replica {
         &self.model
     }
 
-    /// Requests in flight.
+    /// The number of leases that are out.
     #[must_use]
     pub fn in_flight(&self) -> u32 {
         self.state.load(Ordering::Relaxed) & !DRAINING
@@ -327,7 +327,7 @@ impl Replica {
         let before = self.state.fetch_or(DRAINING, Ordering::AcqRel);
         self.idle.notify_waiters();
         if let Some(listener) = self.listener.as_ref().filter(|_| before & DRAINING == 0) {
-            listener(&self.revision, Change::Gone);
+            listener(&self.revision, ReplicaChange::Gone);
         }
     }
 
@@ -356,7 +356,7 @@ impl Lease {
         &self.replica.model
     }
 
-    /// The replica.
+    /// The replica that is leased.
     #[must_use]
     pub fn replica(&self) -> &Arc<Replica> {
         &self.replica
@@ -448,7 +448,7 @@ mod tests {
         replica.begin_drain();
         replica.begin_drain();
         replicas.remove(&revision);
-        let expected = [(revision.clone(), Change::Ready), (revision, Change::Gone)];
+        let expected = [(revision.clone(), ReplicaChange::Ready), (revision, ReplicaChange::Gone)];
         assert_eq!(*told.lock().expect("no panic"), expected);
     }
 }

@@ -24,7 +24,7 @@ use tonic::{Code, Status};
 
 use crate::latency::{Latency, Snapshot};
 
-/// The protocol of a request.
+/// The protocol of a request, the label `protocol`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Protocol {
     Rest,
@@ -105,7 +105,7 @@ impl Outcome {
         }
     }
 
-    /// The same of a gRPC status.
+    /// The outcome that a gRPC status tells.
     pub(crate) fn of_grpc(status: &Status) -> Self {
         match status.code() {
             Code::Ok => Self::Ok,
@@ -163,7 +163,7 @@ pub(crate) enum OutcomeResult {
     ServerError,
 }
 
-/// The numbers of one deployment.
+/// The counts and latencies of one deployment's requests since the start of the gateway.
 #[derive(Default)]
 pub(crate) struct Stats {
     /// Made by the first request of each protocol: models are mostly asked by one, and thousands of them by few requests.
@@ -180,7 +180,7 @@ pub(crate) struct ByProtocol {
 }
 
 impl Stats {
-    /// A request ended.
+    /// Counts a request at its end, and its time since it came.
     pub(crate) fn record(&self, protocol: Protocol, outcome: Outcome, took: Duration) {
         let numbers = self.protocols[protocol as usize].get_or_init(Box::default);
         numbers.outcomes[outcome as usize].fetch_add(1, Relaxed);

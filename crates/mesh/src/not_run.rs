@@ -3,13 +3,13 @@
 /// The reason why an endpoint did not run a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum NotRun {
-    /// The replica drains.
+    /// The replica drains: it takes no new request, and another one takes its place.
     Draining,
     /// There is no such replica.
     Absent,
     /// The replica has all the requests that it takes.
     Full,
-    /// The node stops.
+    /// The node stops: none of its replicas takes a request.
     Stopping,
 }
 

@@ -6,7 +6,7 @@ use berth_spec::InferError;
 
 /// Bytes that are looked at one by one (numbers written or read, text compressed) from which work is handed over: a
 /// connection is held for a millisecond at most, and a hand-over costs some 10 µs.
-pub const HEAVY: usize = 256 << 10;
+pub const MIN_BYTES: usize = 256 << 10;
 
 /// Does `work` on `weight` bytes.
 ///
@@ -16,7 +16,7 @@ pub async fn run<T: Send + 'static>(
     weight: usize,
     work: impl FnOnce() -> Result<T, InferError> + Send + 'static,
 ) -> Result<T, InferError> {
-    if weight < HEAVY {
+    if weight < MIN_BYTES {
         return work();
     }
     let done = tokio::task::spawn_blocking(work).await;
@@ -32,11 +32,11 @@ mod tests {
     #[tokio::test]
     async fn much_is_done_elsewhere_and_little_here() {
         let here = thread::current().id();
-        for (weight, elsewhere) in [(HEAVY - 1, false), (HEAVY, true)] {
+        for (weight, elsewhere) in [(MIN_BYTES - 1, false), (MIN_BYTES, true)] {
             let there = run(weight, || Ok(thread::current().id())).await.expect("done");
             assert_eq!(there != here, elsewhere, "{weight}");
         }
-        let panicked = run(HEAVY, || -> Result<(), _> { panic!("asked to") }).await;
+        let panicked = run(MIN_BYTES, || -> Result<(), _> { panic!("asked to") }).await;
         assert!(matches!(panicked, Err(InferError::Internal(_))));
     }
 }

@@ -19,7 +19,7 @@ use berth_spec::{
 use crate::metrics::{Outcome, OutcomeResult};
 
 /// Revisions of one deployment that are counted at a time: a rollout has two. The oldest is forgotten first.
-const MOST: usize = 8;
+const MAX_REVISIONS: usize = 8;
 
 /// The results of one deployment's requests.
 #[derive(Default)]
@@ -38,7 +38,7 @@ pub(crate) struct Counters {
 }
 
 impl OutcomeCounters {
-    /// Counts one request.
+    /// Counts a request that a revision was given, at its end.
     pub(crate) fn record(&self, revision: &RevisionId, outcome: Outcome, took: Duration) {
         let known = self.0.load();
         match known.iter().find(|counters| counters.revision == *revision) {
@@ -69,7 +69,7 @@ impl OutcomeCounters {
                 return known.as_ref().clone();
             }
             found = Arc::clone(&made);
-            let kept = known.iter().skip((known.len() + 1).saturating_sub(MOST));
+            let kept = known.iter().skip((known.len() + 1).saturating_sub(MAX_REVISIONS));
             kept.chain([&made]).cloned().collect()
         });
         found
@@ -166,11 +166,11 @@ mod tests {
     #[test]
     fn revisions_are_bounded_and_the_oldest_goes() {
         let counters = OutcomeCounters::default();
-        for number in 0..MOST + 3 {
+        for number in 0..MAX_REVISIONS + 3 {
             counters.record(&revision(&number.to_string()), Outcome::Ok, Duration::ZERO);
         }
         let known = counters.all();
-        assert_eq!(known.len(), MOST);
+        assert_eq!(known.len(), MAX_REVISIONS);
         assert_eq!(known[0].revision, revision("3"));
     }
 }

@@ -28,23 +28,23 @@ use berth_spec::{InferError, inference::Shed};
 use self::brain::{Brain, Window};
 
 /// The shortest window: long beside most runs, short beside the patience of a caller.
-const WINDOW: u64 = 100_000_000;
+const MIN_WINDOW_NANOS: u64 = 100_000_000;
 
 /// Runs that a window has at least; the mean of fewer says little.
-const RUNS: u64 = 16;
+const MIN_WINDOW_RUNS: u64 = 16;
 
 /// The longest window in nanoseconds, however few the runs: the bound of a slow model follows its load within
 /// seconds, too.
-const LONGEST: u64 = 2_000_000_000;
+const MAX_WINDOW_NANOS: u64 = 2_000_000_000;
 
 /// No bound.
-const NONE: u32 = u32::MAX;
+const UNBOUNDED: u32 = u32::MAX;
 
 /// When to try again: the storm may be over.
-const RETRY: Duration = Duration::from_secs(1);
+const RETRY_OVERLOADED: Duration = Duration::from_secs(1);
 
 /// The part of a bound that a caller may have of his own when all have more: one in eight.
-const SHARE: u32 = 8;
+const CALLER_SHARE_DIVISOR: u32 = 8;
 
 /// The pressure on one model. Points in time are nanoseconds since some start.
 #[derive(Debug)]
@@ -74,7 +74,7 @@ impl Default for Pressure {
             closes: AtomicU64::new(0),
             began: AtomicU64::new(0),
             paused: AtomicBool::new(true),
-            bound: AtomicU32::new(NONE),
+            bound: AtomicU32::new(UNBOUNDED),
             each_ns: AtomicU64::new(0),
             brain: Mutex::default(),
         }
@@ -85,16 +85,16 @@ impl Pressure {
     /// Refuses a request that would wait too long: with `in_flight` before it, of which its own caller has `own`, and so much time.
     pub(crate) fn check(&self, model: &str, in_flight: u32, own: usize, timeout: Duration) -> Result<(), InferError> {
         let (bound, each) = (self.bound.load(Relaxed), self.each_ns.load(Relaxed));
-        if bound == NONE && each == 0 {
+        if bound == UNBOUNDED && each == 0 {
             return Ok(()); // nearly always
         }
-        let few = own <= (bound / SHARE).max(1) as usize && in_flight < bound.saturating_mul(2);
+        let few = own <= (bound / CALLER_SHARE_DIVISOR).max(1) as usize && in_flight < bound.saturating_mul(2);
         if in_flight >= bound && !few {
             self.refuse();
             let message = format!(
                 "model {model:?} gets more requests than it answers and takes {bound} at once, so that none waits for long; try again"
             );
-            return Err(InferError::shed(Shed::Overloaded, message, RETRY));
+            return Err(InferError::shed(Shed::Overloaded, message, RETRY_OVERLOADED));
         }
         let wait = Duration::from_nanos(each.saturating_mul(u64::from(in_flight)));
         if wait > timeout {
@@ -104,14 +104,14 @@ impl Pressure {
                 wait.as_millis(),
                 timeout.as_millis()
             );
-            return Err(InferError::shed(Shed::Overloaded, message, RETRY));
+            return Err(InferError::shed(Shed::Overloaded, message, RETRY_OVERLOADED));
         }
         Ok(())
     }
 
     /// The most requests in flight, where there is such a bound.
     pub(crate) fn bound(&self) -> Option<u32> {
-        Some(self.bound.load(Relaxed)).filter(|bound| *bound != NONE)
+        Some(self.bound.load(Relaxed)).filter(|bound| *bound != UNBOUNDED)
     }
 
     /// Counts a request that the model's queue had no place for.
@@ -127,7 +127,9 @@ impl Pressure {
             self.paused.store(true, Relaxed);
         }
         let closes = self.closes.load(Relaxed);
-        if now >= closes && self.closes.compare_exchange(closes, now.saturating_add(WINDOW), Relaxed, Relaxed).is_ok() {
+        if now >= closes
+            && self.closes.compare_exchange(closes, now.saturating_add(MIN_WINDOW_NANOS), Relaxed, Relaxed).is_ok()
+        {
             self.close(now, in_flight, max_wait);
         }
     }
@@ -135,7 +137,7 @@ impl Pressure {
     fn close(&self, now: u64, in_flight: u32, max_wait: Option<Duration>) {
         let began = self.began.load(Relaxed);
         let took = now.saturating_sub(began);
-        if self.runs.load(Relaxed) < RUNS && took < LONGEST {
+        if self.runs.load(Relaxed) < MIN_WINDOW_RUNS && took < MAX_WINDOW_NANOS {
             return;
         }
         self.began.store(now, Relaxed);
@@ -144,9 +146,9 @@ impl Pressure {
         let (paused, mut brain) =
             (self.paused.swap(false, Relaxed), self.brain.lock().unwrap_or_else(PoisonError::into_inner));
         // One with a long pause says nothing of how fast the model is, and whatever was before it is over.
-        if runs == 0 || paused && took > LONGEST {
+        if runs == 0 || paused && took > MAX_WINDOW_NANOS {
             brain.rest();
-            self.bound.store(NONE, Relaxed);
+            self.bound.store(UNBOUNDED, Relaxed);
             self.each_ns.store(0, Relaxed);
             return;
         }
@@ -158,7 +160,7 @@ impl Pressure {
             in_flight,
         };
         let decision = brain.on(&window, max_wait);
-        self.bound.store(decision.bound.unwrap_or(NONE), Relaxed);
+        self.bound.store(decision.bound.unwrap_or(UNBOUNDED), Relaxed);
         let each = decision.each.map_or(0, |each| u64::try_from(each.as_nanos()).unwrap_or(u64::MAX));
         self.each_ns.store(each, Relaxed);
     }
@@ -204,7 +206,7 @@ mod tests {
     #[test]
     fn who_would_wait_longer_than_his_deadline_is_refused() {
         let (pressure, _) = stormed();
-        pressure.bound.store(NONE, Relaxed);
+        pressure.bound.store(UNBOUNDED, Relaxed);
         assert!(refused(&pressure, 200, 1, SOON) && !refused(&pressure, 20, 1, SOON));
         assert!(!refused(&Pressure::default(), 200, 1, SOON), "nothing is known of it");
     }

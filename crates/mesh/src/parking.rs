@@ -27,16 +27,16 @@ use crate::{
     accounts::Key,
     calls::Calls,
     demand::DemandTracker,
-    deployment::{DeploymentState, Leased},
+    deployment::{DeploymentState, VersionLease},
     fair::Pool,
     local::LocalReplicas,
-    resolved::{NoLease, Wanted},
+    resolved::{NoLease, RevisionSelector},
 };
 
 /// When to try again after a queue was full or a load took too long, until loads were seen: about a small model's load.
 const RETRY_LOADING: Duration = Duration::from_secs(2);
 /// The part of the average wait for loads that the latest one makes: the last ten or so count.
-const NEWEST: u64 = 8;
+const SMOOTHING_DIVISOR: u64 = 8;
 /// When to try again if one version is not ready: after the plan may have changed.
 const RETRY_VERSION: Duration = Duration::from_secs(15);
 /// The shortest and the longest wait that the plan's next try is told as. Below the first, clients come before it is
@@ -62,9 +62,13 @@ pub(crate) struct Waits(AtomicU64);
 impl Waits {
     /// Takes one more. Two at once may count as one: it is an average.
     fn add(&self, waited: Duration) {
-        let millis = u64::try_from(waited.as_millis()).unwrap_or(u64::MAX).clamp(1, u64::MAX / NEWEST);
+        let millis = u64::try_from(waited.as_millis()).unwrap_or(u64::MAX).clamp(1, u64::MAX / SMOOTHING_DIVISOR);
         let known = self.0.load(Relaxed);
-        let next = if known == 0 { millis } else { (known * (NEWEST - 1)).saturating_add(millis) / NEWEST };
+        let next = if known == 0 {
+            millis
+        } else {
+            (known * (SMOOTHING_DIVISOR - 1)).saturating_add(millis) / SMOOTHING_DIVISOR
+        };
         self.0.store(next.max(1), Relaxed);
     }
 
@@ -80,15 +84,15 @@ impl Waits {
 
 /// The pause after which a waiter looks again though nothing was said, where other nodes are asked: a line that can be
 /// made again is announced by nobody. A quarter of a second is short beside a node that restarts.
-const RELOOK: Duration = Duration::from_millis(250);
+const RECHECK_INTERVAL: Duration = Duration::from_millis(250);
 
-/// The reason why a waiter looks.
+/// A look of a waiter for a replica.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Look {
+pub(crate) enum Lookup {
     /// The first look, before any wait.
     First,
     /// Something may have changed.
-    Again,
+    Repeated,
 }
 
 impl Parking {
@@ -96,9 +100,9 @@ impl Parking {
     pub(crate) async fn lease(
         &self,
         (entry, key): (&Arc<DeploymentState>, &Arc<Key>),
-        wanted: Wanted<'_>,
+        wanted: RevisionSelector<'_>,
         deadline: Instant,
-    ) -> Result<Leased, InferError> {
+    ) -> Result<VersionLease, InferError> {
         self.find((entry, key), wanted.version, deadline, |_| entry.lease(wanted, &self.replicas)).await
     }
 
@@ -108,9 +112,9 @@ impl Parking {
         (entry, key): (&Arc<DeploymentState>, &Arc<Key>),
         version: Option<&str>,
         deadline: Instant,
-        mut look: impl FnMut(Look) -> Result<T, NoLease> + Send,
+        mut look: impl FnMut(Lookup) -> Result<T, NoLease> + Send,
     ) -> Result<T, InferError> {
-        match look(Look::First) {
+        match look(Lookup::First) {
             Ok(found) => Ok(found),
             Err(NoLease::Miss(OnMiss::Park)) => Box::pin(self.park((entry, key), version, deadline, look)).await,
             Err(no) => {
@@ -127,7 +131,7 @@ impl Parking {
         (entry, key): (&Arc<DeploymentState>, &Arc<Key>),
         version: Option<&str>,
         deadline: Instant,
-        look: impl FnMut(Look) -> Result<T, NoLease> + Send,
+        look: impl FnMut(Lookup) -> Result<T, NoLease> + Send,
     ) -> Result<T, InferError> {
         let hot = entry.hot();
         hot.stats.miss();
@@ -160,10 +164,10 @@ async fn wait<T: Send>(
     (entry, waits): (&Arc<DeploymentState>, &Waits),
     version: Option<&str>,
     deadline: Instant,
-    mut look: impl FnMut(Look) -> Result<T, NoLease> + Send,
+    mut look: impl FnMut(Lookup) -> Result<T, NoLease> + Send,
 ) -> Result<T, InferError> {
     let hot = entry.hot();
-    let mut why = Look::First;
+    let mut why = Lookup::First;
     loop {
         // Listen first, look second: a change between the two must not be slept through.
         let mut changed = std::pin::pin!(hot.queue.changed());
@@ -173,8 +177,8 @@ async fn wait<T: Send>(
             Err(NoLease::Miss(OnMiss::Park)) => {}
             Err(no) => return Err(refusal(entry, version, no)),
         }
-        why = Look::Again;
-        let relook = entry.route().has_places().then(|| Instant::now() + RELOOK);
+        why = Lookup::Repeated;
+        let relook = entry.route().has_places().then(|| Instant::now() + RECHECK_INTERVAL);
         let until = relook.map_or(deadline, |relook| relook.min(deadline));
         if timeout_at(until, changed).await.is_err() && until == deadline {
             let message = format!("model {:?} is still loading; try again", entry.name.as_str());
@@ -275,7 +279,7 @@ mod tests {
             };
             tokio::select! {
                 at = words => at,
-                _ = parking.lease((&entry, &key), Wanted::default(), missed + Duration::from_secs(60)) => panic!("nothing is ready"),
+                _ = parking.lease((&entry, &key), RevisionSelector::default(), missed + Duration::from_secs(60)) => panic!("nothing is ready"),
             }
         };
         tokio::select! {

@@ -36,13 +36,13 @@ use self::{
 pub use self::processor::Processor;
 
 /// The most that a payload's names and metadata are counted as, in bytes.
-const HEAD: usize = 1 << 10;
+const MAX_METADATA_BYTES: usize = 1 << 10;
 
 /// Headers with credentials: never passed to payload processors.
-static SECRETS: [HeaderName; 4] =
+static SECRET_HEADERS: [HeaderName; 4] =
     [header::AUTHORIZATION, header::PROXY_AUTHORIZATION, header::COOKIE, header::SET_COOKIE];
 
-/// The settings of payload processors.
+/// The processors that get copies of requests and answers, and the memory that these may take.
 #[derive(Debug, Clone)]
 pub struct Settings {
     /// The processors; none: nothing is told, and requests pay nothing.
@@ -61,7 +61,7 @@ impl Default for Settings {
     }
 }
 
-/// A request or an answer.
+/// The copy of one request or of one answer, for processors.
 #[derive(Debug)]
 pub(crate) struct Payload {
     /// The same of a request and its answer.

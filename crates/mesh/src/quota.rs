@@ -7,7 +7,7 @@
 //!          Meter::enter ── exceeded ──▶ 429, with the limit, its owner, and when to come again
 //!              │ fine
 //!              ▼
-//!          Metered: held until the last byte of the answer; bytes of the body are counted as they are known
+//!          MeteredRequest: held until the last byte of the answer; bytes of the body are counted as they are known
 //! ```
 //! `berth_spec::meter` is the arithmetic, without a clock; [`metered`] is one request.
 

@@ -53,7 +53,7 @@ impl Error {
 }
 
 /// Time after which an unload is asked for again: nothing else tells that a word was lost.
-const ASK_AGAIN: Duration = Duration::from_secs(1);
+const UNLOAD_RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Returns once the model answers, as Triton does, or with the reason why it will not. By alias: once all its targets do.
 pub(crate) async fn load(
@@ -101,7 +101,7 @@ async fn unloaded(stack: &Stack, entry: &DeploymentState, deadline: Instant) -> 
             stack.demand.page_out(&entry.name);
             asked = true;
         }
-        if timeout_at(deadline.min(Instant::now() + ASK_AGAIN), changed).await.is_ok() {
+        if timeout_at(deadline.min(Instant::now() + UNLOAD_RETRY_INTERVAL), changed).await.is_ok() {
             continue;
         }
         // The word may have been lost with a leader.
@@ -113,14 +113,14 @@ async fn unloaded(stack: &Stack, entry: &DeploymentState, deadline: Instant) -> 
     }
 }
 
-/// Something that the index tells.
-pub(crate) enum Indexed {
+/// A deployment or an alias, as the repository index lists it.
+pub(crate) enum RepositoryModel {
     Deployment(Arc<DeploymentState>),
     /// An alias, and its targets that exist.
     Alias(Arc<AliasState>, Vec<Arc<DeploymentState>>),
 }
 
-impl Indexed {
+impl RepositoryModel {
     fn name(&self) -> &DeploymentName {
         match self {
             Self::Deployment(entry) => &entry.name,
@@ -190,14 +190,14 @@ fn absent(route: &Resolved, waiting: bool) -> (State, Cow<'_, str>) {
 }
 
 /// The deployments and aliases of a namespace, which the index tells, in the order of their names.
-pub(crate) fn entries(stack: &Stack, namespace: &str, asker: &Asker) -> Vec<Indexed> {
-    let mut entries: Vec<_> = stack.routes.all_in(namespace).into_iter().map(Indexed::Deployment).collect();
+pub(crate) fn entries(stack: &Stack, namespace: &str, asker: &Asker) -> Vec<RepositoryModel> {
+    let mut entries: Vec<_> = stack.routes.all_in(namespace).into_iter().map(RepositoryModel::Deployment).collect();
     let aliases = stack.routes.aliases_in(namespace);
     if !aliases.is_empty() {
         entries.extend(aliases.into_iter().map(|alias| {
             let targets = alias.targets().existing();
             let targets = targets.iter().filter_map(|name| stack.routes.peek(name)).collect();
-            Indexed::Alias(alias, targets)
+            RepositoryModel::Alias(alias, targets)
         }));
         entries.sort_by(|one, other| one.name().cmp(other.name()));
     }

@@ -12,12 +12,12 @@ use berth_spec::{
 
 use self::schedule::Schedule;
 use crate::{
-    endpoint::{Endpoints, Ready, fleet::Remotes},
-    local::{LocalReplicas, Replica},
+    endpoint::{Endpoints, fleet::Remotes},
+    local::{LocalReplicas, Replica, ReplicaChange},
     rendezvous,
 };
 
-/// Resolves routes.
+/// Makes of routes what requests need at hand: names as headers, endpoints with their records.
 pub(crate) struct Resolver {
     pub(crate) me: WorkerId,
     pub(crate) replicas: Arc<LocalReplicas>,
@@ -74,7 +74,7 @@ pub(crate) enum Targets {
     Some(Box<[Target]>),
 }
 
-/// One reachable revision.
+/// A revision that requests can be given to: its names, and where it has replicas.
 #[derive(Clone)]
 pub(crate) struct Target {
     /// The version name that clients use.
@@ -178,7 +178,12 @@ impl Resolved {
     }
 
     /// The same route, with what a worker said of one revision; `None` if clients cannot reach that.
-    pub(crate) fn hinted(&self, revision: &RevisionId, said: (&WorkerId, Ready), remotes: &Remotes) -> Option<Self> {
+    pub(crate) fn hinted(
+        &self,
+        revision: &RevisionId,
+        said: (&WorkerId, ReplicaChange),
+        remotes: &Remotes,
+    ) -> Option<Self> {
         self.targets.iter().find(|target| target.revision == *revision)?;
         let hinted = |target: &Target| {
             let mut target = target.clone();
@@ -285,7 +290,7 @@ impl Resolved {
 
     /// The target of a version, else one of the split that is ready: the one that the key of the request leads to, or the
     /// one whose turn the draw with this number is.
-    pub(crate) fn pick(&self, wanted: Wanted<'_>, draw: impl FnOnce() -> u32) -> Result<&Target, NoLease> {
+    pub(crate) fn pick(&self, wanted: RevisionSelector<'_>, draw: impl FnOnce() -> u32) -> Result<&Target, NoLease> {
         if let Some(version) = wanted.version {
             return self.targets.iter().find(|t| &*t.version == version).ok_or(NoLease::NoSuchVersion);
         }
@@ -322,14 +327,14 @@ impl Resolved {
 
 /// The wishes of a request that concern the revision.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Wanted<'a> {
+pub(crate) struct RevisionSelector<'a> {
     /// `None`: whichever version the route says.
     pub(crate) version: Option<&'a str>,
     /// Requests with the same key go to the same revision.
     pub(crate) key: Option<u64>,
 }
 
-impl<'a> Wanted<'a> {
+impl<'a> RevisionSelector<'a> {
     /// A version, or any; no key.
     pub(crate) fn of(version: Option<&'a str>) -> Self {
         Self { version, key: None }

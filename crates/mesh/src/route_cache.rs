@@ -28,19 +28,20 @@ use tokio::{
 use crate::routes::{Applier, Routes};
 
 /// The shortest time between a change and its write: a gateway that dies comes back with routes that are hardly older.
-const PAUSE: Duration = Duration::from_secs(2);
+const MIN_WRITE_PAUSE: Duration = Duration::from_secs(2);
 
 /// The pause after a write as a multiple of the time that it took, at least: where there are many routes, writing them
 /// takes at most a twentieth of one core.
-const REST: u32 = 20;
+const WRITE_PAUSE_FACTOR: u32 = 20;
 
 /// The longest that the last write may take when the gateway ends: a slow disk must not hold up the end.
-const LAST: Duration = Duration::from_secs(5);
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Keeps the routes.
-pub(crate) struct RouteCache(Option<Keeping>);
+/// Keeps the last routes in a file, so that a gateway that starts without a controller can serve by them.
+pub(crate) struct RouteCache(Option<RouteFile>);
 
-struct Keeping {
+/// The file, and the writes to it.
+struct RouteFile {
     path: PathBuf,
     me: WorkerId,
     due: Option<Instant>,
@@ -50,7 +51,7 @@ struct Keeping {
 }
 
 impl RouteCache {
-    /// Keeps nothing.
+    /// A cache that keeps nothing, where no file is named.
     pub(crate) fn off() -> Self {
         Self(None)
     }
@@ -76,32 +77,32 @@ impl RouteCache {
             Err(_) => tracing::error!("routes: reading the last ones panicked"),
         }
         let me = applier.me().clone();
-        Self(Some(Keeping { path, me, due: None, pause: PAUSE, writing: None }))
+        Self(Some(RouteFile { path, me, due: None, pause: MIN_WRITE_PAUSE, writing: None }))
     }
 
-    /// Routes have changed.
+    /// Notes that routes have changed, so that [`due`](Self::due) resolves after a pause.
     pub(crate) fn changed(&mut self, now: Instant) {
-        if let Some(keeping) = &mut self.0 {
-            keeping.due.get_or_insert(now + keeping.pause);
+        if let Some(file) = &mut self.0 {
+            file.due.get_or_insert(now + file.pause);
         }
     }
 
     /// Resolves when they should be written.
     pub(crate) async fn due(&mut self) {
-        let Some(keeping) = &mut self.0 else { return std::future::pending().await };
-        keeping.written().await;
-        match keeping.due {
+        let Some(file) = &mut self.0 else { return std::future::pending().await };
+        file.written().await;
+        match file.due {
             Some(due) => sleep_until(due).await,
             None => std::future::pending().await,
         }
     }
 
-    /// Writes them, aside.
+    /// Begins to write the routes on a blocking thread. A failure is logged.
     pub(crate) fn write(&mut self, routes: &Arc<Routes>) {
-        if let Some(keeping) = &mut self.0 {
-            keeping.due = None;
-            let (path, me, routes) = (keeping.path.clone(), keeping.me.clone(), Arc::clone(routes));
-            keeping.writing = Some(spawn_blocking(move || {
+        if let Some(file) = &mut self.0 {
+            file.due = None;
+            let (path, me, routes) = (file.path.clone(), file.me.clone(), Arc::clone(routes));
+            file.writing = Some(spawn_blocking(move || {
                 let started = std::time::Instant::now();
                 if let Err(error) = write(&path, &format::encode(&routes, &me)) {
                     tracing::warn!(%error, "cannot save the routes");
@@ -113,7 +114,7 @@ impl RouteCache {
 
     /// Writes what has changed since the last write.
     pub(crate) async fn close(&mut self, routes: &Arc<Routes>) {
-        if self.0.as_ref().is_some_and(|keeping| keeping.due.is_some()) {
+        if self.0.as_ref().is_some_and(|file| file.due.is_some()) {
             self.finish().await;
             self.write(routes);
         }
@@ -121,20 +122,20 @@ impl RouteCache {
     }
 
     async fn finish(&mut self) {
-        if let Some(keeping) = &mut self.0
-            && timeout(LAST, keeping.written()).await.is_err()
+        if let Some(file) = &mut self.0
+            && timeout(CLOSE_TIMEOUT, file.written()).await.is_err()
         {
             tracing::warn!("routes: keeping the last ones takes too long; the file is older");
         }
     }
 }
 
-impl Keeping {
+impl RouteFile {
     /// Waits for the write that goes on.
     async fn written(&mut self) {
         if let Some(writing) = &mut self.writing {
             match writing.await {
-                Ok(took) => self.pause = PAUSE.max(took * REST),
+                Ok(took) => self.pause = MIN_WRITE_PAUSE.max(took * WRITE_PAUSE_FACTOR),
                 Err(_) => tracing::error!("routes: keeping the last ones panicked"),
             }
             self.writing = None;

@@ -18,13 +18,13 @@ use papaya::{Compute, HashMap, Operation};
 use crate::{
     calls::Calls,
     deployment::DeploymentState,
-    endpoint::Ready,
+    local::ReplicaChange,
     resolved::{Resolved, Resolver, Terms},
     routes::alias::AliasState,
     routes::alias_index::AliasIndex,
 };
 
-/// The deployments of this gateway.
+/// All that this gateway was told to route to: deployments, aliases and paths. Requests read it without a lock.
 pub(crate) struct Routes {
     entries: HashMap<DeploymentName, RouteEntry>,
     /// Deployments that answer at a path of their own, by that path: those of one path in the order of their names. Most of
@@ -191,7 +191,7 @@ pub(crate) struct Applier {
 }
 
 /// The number of different terms that are kept for sharing: fleets use few.
-const SHARED: usize = 16;
+const MAX_SHARED_TERMS: usize = 16;
 
 /// The table, pinned.
 type HashMapRef<'a> =
@@ -199,7 +199,7 @@ type HashMapRef<'a> =
 
 /// Changes between the state that is in force and the one that a change builds on never came.
 #[derive(Debug)]
-pub(crate) struct Missing {
+pub(crate) struct MissingChanges {
     pub(crate) have: Option<u64>,
     pub(crate) base: Option<u64>,
 }
@@ -209,12 +209,12 @@ impl Applier {
         Self { routes, resolver, seq: None, terms: Vec::new(), aliases: AliasIndex::default(), calls: None }
     }
 
-    /// Forgets counts of calls, too.
+    /// The same applier, which also has `calls` forget deployments and aliases that go.
     pub(crate) fn counting(self, calls: Option<Arc<Calls>>) -> Self {
         Self { calls, ..self }
     }
 
-    /// The worker of this process.
+    /// Name of this node, whose replicas are asked in this process.
     pub(crate) fn me(&self) -> &WorkerId {
         &self.resolver.me
     }
@@ -229,9 +229,9 @@ impl Applier {
 
     /// Applies one change: only what it names is touched, unless it is the whole. One that builds on another state than
     /// this changes nothing.
-    pub(crate) fn apply(&mut self, change: RouteChange) -> Result<(), Missing> {
+    pub(crate) fn apply(&mut self, change: RouteChange) -> Result<(), MissingChanges> {
         if change.base.is_some() && change.base != self.seq {
-            return Err(Missing { have: self.seq, base: change.base });
+            return Err(MissingChanges { have: self.seq, base: change.base });
         }
         self.seq = Some(change.seq);
         let routes = Arc::clone(&self.routes);
@@ -313,10 +313,10 @@ impl Applier {
     }
 
     /// Goes by what a worker says of itself before the controller's route does, and wakes who waits for it.
-    pub(crate) fn hint(&self, worker: &WorkerId, revision: &RevisionId, ready: Ready) {
+    pub(crate) fn hint(&self, worker: &WorkerId, revision: &RevisionId, change: ReplicaChange) {
         let Some(remotes) = self.resolver.remotes.as_ref().filter(|_| *worker != self.resolver.me) else { return };
         let Some(entry) = self.routes.find(revision.deployment().key()) else { return };
-        let hinted = entry.route().hinted(revision, (worker, ready), remotes);
+        let hinted = entry.route().hinted(revision, (worker, change), remotes);
         if let Some(route) = hinted {
             entry.set_route(Arc::new(route));
         }
@@ -359,7 +359,7 @@ impl Applier {
         if let Some(shared) = self.terms.iter().rev().find(|known| ***known == terms) {
             return Arc::clone(shared);
         }
-        if self.terms.len() == SHARED {
+        if self.terms.len() == MAX_SHARED_TERMS {
             self.terms.remove(0);
         }
         let terms = Arc::new(terms);

@@ -26,35 +26,35 @@ use crate::{
 };
 
 /// Folder of the system's shared memory.
-const FOLDER: &str = "/dev/shm";
+const SHM_FOLDER: &str = "/dev/shm";
 
 /// The most regions: each holds an open file.
-const MOST: usize = 1_024;
+const MAX_REGIONS: usize = 1_024;
 
 /// Regions by the names that clients gave them.
 #[derive(Default)]
 pub(crate) struct Regions {
-    registered: Mutex<BTreeMap<String, Registered>>,
+    registered: Mutex<BTreeMap<String, RegisteredRegion>>,
 }
 
-struct Registered {
+struct RegisteredRegion {
     region: Region,
     file: Arc<File>,
 }
 
 /// The regions, for requests whose client may use them.
 #[derive(Clone)]
-struct Usable(Arc<Regions>);
+struct RegionAccess(Arc<Regions>);
 
 impl Regions {
     /// Lets the client of a request use the regions.
     pub(crate) fn allow(self: &Arc<Self>, extensions: &mut Extensions) {
-        extensions.insert(Usable(Arc::clone(self)));
+        extensions.insert(RegionAccess(Arc::clone(self)));
     }
 
     /// The regions that the client of a request may use.
     pub(crate) fn of(extensions: &Extensions) -> Result<&Arc<Self>, InferError> {
-        extensions.get().map(|Usable(regions)| regions).ok_or_else(|| {
+        extensions.get().map(|RegionAccess(regions)| regions).ok_or_else(|| {
             InferError::Unsupported(
                 "shared memory is not to be had here: it is for clients on the machine of the node that has the model, where \
                  --shared-memory turns it on; send the data in the request"
@@ -63,23 +63,25 @@ impl Regions {
         })
     }
 
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Registered>> {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, RegisteredRegion>> {
         self.registered.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Opens a region.
+    /// Opens a region by its name below [`SHM_FOLDER`]. Fails if the name is taken, there are [`MAX_REGIONS`], or it is not there.
     pub(crate) fn register(&self, region: Region) -> Result<(), InferError> {
         let name = region.name.clone();
-        let file = open(Path::new(FOLDER), &region)
+        let file = open(Path::new(SHM_FOLDER), &region)
             .map_err(|why| InferError::Invalid(format!("shared memory region {name:?}: {why}")))?;
         let mut registered = self.lock();
         if registered.contains_key(&name) {
             return Err(InferError::Invalid(format!("shared memory region {name:?} is registered already")));
         }
-        if registered.len() >= MOST {
-            return Err(InferError::TooLarge(format!("{MOST} regions are registered, and there may be no more")));
+        if registered.len() >= MAX_REGIONS {
+            return Err(InferError::TooLarge(format!(
+                "{MAX_REGIONS} regions are registered, and there may be no more"
+            )));
         }
-        registered.insert(name, Registered { region, file: Arc::new(file) });
+        registered.insert(name, RegisteredRegion { region, file: Arc::new(file) });
         Ok(())
     }
 
@@ -91,7 +93,7 @@ impl Regions {
         }
     }
 
-    /// The regions, or one.
+    /// The registered regions in the order of their names, or the one of this name. Fails if that is not registered.
     pub(crate) fn status(&self, name: Option<&str>) -> Result<Vec<Region>, InferError> {
         let registered = self.lock();
         match name {
@@ -143,7 +145,7 @@ fn open(folder: &Path, region: &Region) -> Result<File, String> {
     Ok(file)
 }
 
-/// Reads the inputs of a request that are in shared memory.
+/// Reads the inputs of a request that are in shared memory. `Some`: what they take of `memory` until it is dropped.
 pub(crate) fn read_inputs(
     decoded: &mut Decoded,
     extensions: &Extensions,

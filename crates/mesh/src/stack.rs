@@ -8,7 +8,7 @@
 //! ```
 //!
 //! * **account** is outermost, so that every end is counted, a client that went away included: it is the drop of
-//!   [`Admitted`].
+//!   [`AdmittedRequest`].
 //! * **find** comes before everything that costs: unknown names are answered from the route table alone.
 //! * **admit** bounds all requests together, with shares for callers and models that have few (`fair`), and refuses at shutdown; then it counts the request against the limits of its model
 //!   and its principal, where they have some (`quota`), before it counts as demand: what is refused loads no model.
@@ -53,10 +53,10 @@ use crate::{
     metrics::Totals,
     parking::{Parking, refusal},
     payload::Payloads,
-    quota::metered::Metered,
+    quota::metered::MeteredRequest,
     resolved::NoLease,
     routes::Routes,
-    routes::alias::Via,
+    routes::alias::ResolvedAlias,
     shared_memory::Regions,
     sticky::Caller,
     trail,
@@ -89,7 +89,7 @@ pub(crate) struct Stack {
     pub(crate) access: Arc<Access>,
     /// Accounts of principals that have limits.
     pub(crate) accounts: Accounts,
-    /// The audit log.
+    /// The log that refusals and loads by clients are recorded in.
     pub(crate) audit: AuditLog,
     /// Further parts of the port for clients.
     pub(crate) features: Features,
@@ -134,8 +134,8 @@ impl Stack {
         asker: Option<&Asker>,
         model: Option<(&Arc<DeploymentState>, &UseLimits)>,
         (headers, now): (Option<&HeaderMap>, Instant),
-    ) -> Result<Option<Arc<Metered>>, InferError> {
-        Metered::enter((&self.accounts, &self.totals), asker, model, (headers, now))
+    ) -> Result<Option<Arc<MeteredRequest>>, InferError> {
+        MeteredRequest::enter((&self.accounts, &self.totals), asker, model, (headers, now))
     }
 
     /// The deployment for a request: the one of this name, or the choice of the alias of this name. Takes whatever a client
@@ -145,7 +145,7 @@ impl Stack {
         model: NameKey<'_>,
         version: Option<&str>,
         caller: &Caller<'_>,
-    ) -> Result<(Arc<DeploymentState>, Option<Via>), InferError> {
+    ) -> Result<(Arc<DeploymentState>, Option<ResolvedAlias>), InferError> {
         if let Some(entry) = self.routes.find(model) {
             return Ok((entry, None));
         }
@@ -159,7 +159,7 @@ impl Stack {
         &self,
         model: NameKey<'_>,
         version: Option<&str>,
-    ) -> Result<(Arc<DeploymentState>, Option<Via>), InferError> {
+    ) -> Result<(Arc<DeploymentState>, Option<ResolvedAlias>), InferError> {
         if let Some(entry) = self.routes.find(model) {
             return Ok((entry, None));
         }
@@ -222,7 +222,7 @@ impl Stack {
         }
     }
 
-    /// The error for an undeclared name.
+    /// The error for an undeclared name; while no controller has answered, the error that it may be declared.
     pub(crate) fn unknown(&self, model: NameKey<'_>) -> InferError {
         if let Err(untold) = self.told() {
             return untold;
@@ -284,7 +284,7 @@ impl Stack {
         self.bounds_in(&self.memory)
     }
 
-    /// The bounds of the bodies of requests of this key.
+    /// The bounds of a request's body, which counts against the memory of this key.
     pub(crate) fn bounds_for(&self, key: &Key) -> Bounds {
         self.bounds_in(key.memory(&self.memory))
     }

@@ -15,7 +15,7 @@ use tokio::time::Instant;
 
 use crate::{
     body::upload::Upload,
-    deployment::{DeploymentState, Loaded},
+    deployment::{DeploymentState, LoadedReplica},
     endpoint::{Endpoint, Endpoints},
     forward::{
         head::Head,
@@ -29,10 +29,10 @@ use crate::{
 };
 
 /// The longest that an endpoint may take to answer: statistics are told, not promised.
-const WAIT: Duration = Duration::from_secs(1);
+const ENDPOINT_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Of every replica of this process whose deployment is in a namespace, as far as the sender of a request may know of it.
-pub(crate) fn here(stack: &Stack, namespace: &str, asker: &Asker) -> Vec<Loaded> {
+pub(crate) fn here(stack: &Stack, namespace: &str, asker: &Asker) -> Vec<LoadedReplica> {
     let entries = stack.routes.all_in(namespace);
     let known = entries.iter().filter(|entry| asker.may(Action::ReadModels, Resource::Model(entry.name.key())).is_ok());
     known.flat_map(|entry| entry.loaded(None)).collect()
@@ -44,7 +44,7 @@ pub(crate) async fn of(
     model: NameKey<'_>,
     version: Option<&str>,
     headers: &HeaderMap,
-) -> Result<Vec<Loaded>, InferError> {
+) -> Result<Vec<LoadedReplica>, InferError> {
     let (mut loaded, mut refused, mut known) = (Vec::new(), None, false);
     for entry in &stack.behind(model, version)? {
         match entry.knows(version) {
@@ -67,14 +67,14 @@ async fn everywhere(
     entry: &Arc<DeploymentState>,
     version: Option<&str>,
     headers: &HeaderMap,
-) -> Vec<Loaded> {
+) -> Vec<LoadedReplica> {
     let route = Arc::clone(&entry.route());
     let mut all = Vec::new();
     for target in route.targets.iter().filter(|target| version.is_none_or(|version| &*target.version == version)) {
         let own = target.replica.as_ref().map(|replica| replica.model().statistics());
         let others = elsewhere(stack, entry, target, headers).await;
         if let Some(statistics) = own.into_iter().chain(others).reduce(Statistics::and) {
-            all.push(Loaded { name: entry.name.clone(), version: Arc::clone(&target.version), statistics });
+            all.push(LoadedReplica { name: entry.name.clone(), version: Arc::clone(&target.version), statistics });
         }
     }
     all
@@ -99,7 +99,7 @@ async fn of_place(
     mut upload: Upload,
 ) -> Option<Statistics> {
     let (known, _) = endpoint.look(endpoints.now())?;
-    let deadline = Instant::now() + WAIT;
+    let deadline = Instant::now() + ENDPOINT_TIMEOUT;
     let request = head.request((&endpoints.revision, &endpoints.version), deadline, upload.again()?);
     match send(endpoint, &known, request, Wait::until(deadline), || None).await {
         Ok((held, _)) => {

@@ -14,7 +14,7 @@ use crate::{rendezvous::hash, trail};
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Client(pub(crate) IpAddr);
 
-/// The properties of one request.
+/// The properties of a request by which an alias may keep requests together, and its sender.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Caller<'a> {
     pub(crate) headers: Option<&'a HeaderMap>,
@@ -27,7 +27,7 @@ pub(crate) struct Caller<'a> {
 }
 
 impl<'a> Caller<'a> {
-    /// Of a request's head.
+    /// The properties that a request's head tells: all but the field of the body.
     pub(crate) fn of(head: &'a http::request::Parts) -> Self {
         let client = head.extensions.get().copied();
         let (headers, extensions) = (Some(&head.headers), Some(&head.extensions));
@@ -64,26 +64,26 @@ impl<'a> Caller<'a> {
 pub(crate) fn json_field(text: &[u8], path: &str) -> Option<u64> {
     let names: Vec<&str> = path.split('.').collect();
     let mut reader = serde_json::Deserializer::from_slice(text);
-    Find(&names).deserialize(&mut reader).ok().flatten()
+    FieldSeed(&names).deserialize(&mut reader).ok().flatten()
 }
 
 /// Reads a value and hashes what is at the path in it.
-struct Find<'a>(&'a [&'a str]);
+struct FieldSeed<'a>(&'a [&'a str]);
 
-impl<'de> DeserializeSeed<'de> for Find<'_> {
+impl<'de> DeserializeSeed<'de> for FieldSeed<'_> {
     type Value = Option<u64>;
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Option<u64>, D::Error> {
         deserializer.deserialize_any(self)
     }
 }
 
-impl Find<'_> {
+impl FieldSeed<'_> {
     fn leaf(&self, text: &str) -> Option<u64> {
         self.0.is_empty().then(|| hash(text.as_bytes()))
     }
 }
 
-impl<'de> Visitor<'de> for Find<'_> {
+impl<'de> Visitor<'de> for FieldSeed<'_> {
     type Value = Option<u64>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -94,7 +94,7 @@ impl<'de> Visitor<'de> for Find<'_> {
         let mut found = None;
         while let Some(key) = map.next_key::<std::borrow::Cow<'de, str>>()? {
             match self.0.split_first() {
-                Some((first, rest)) if *key == **first => found = map.next_value_seed(Find(rest))?,
+                Some((first, rest)) if *key == **first => found = map.next_value_seed(FieldSeed(rest))?,
                 _ => drop(map.next_value::<IgnoredAny>()?),
             }
         }

@@ -11,7 +11,7 @@ use crate::{deployment::DeploymentState, metrics::Outcome, routes::Routes};
 /// One deployment that had a request.
 #[derive(Debug, Clone)]
 pub struct Row {
-    /// The deployment.
+    /// Name of the deployment, whatever alias the requests named.
     pub deployment: DeploymentName,
     /// A replica answers here now.
     pub ready: bool,
@@ -25,7 +25,7 @@ pub struct Row {
     pub errors: u64,
     /// Requests that found nothing ready.
     pub misses: u64,
-    /// The durations of requests.
+    /// Durations of the ended requests, from arrival to answer, over both protocols.
     pub latency: LatencySnapshot,
 }
 

@@ -13,7 +13,7 @@ use crate::{
 };
 
 /// The part of a full queue that one principal may hold while others hold more: a queue of 256 keeps 32 places for each.
-const SHARE: u32 = 8;
+const CALLER_SHARE_DIVISOR: u32 = 8;
 
 /// One deployment's waiting requests.
 #[derive(Default)]
@@ -52,7 +52,7 @@ impl WaitQueue {
         let part = all.take(1, &key.parked, &key.account.parked)?;
         let here = self.waiting.fetch_add(1, Ordering::Relaxed);
         let place = Waiter { queue: self, all, key, part };
-        let few = || key.parked.held() <= (most / SHARE).max(1) as usize;
+        let few = || key.parked.held() <= (most / CALLER_SHARE_DIVISOR).max(1) as usize;
         (here < most || here < most.saturating_mul(2) && few()).then_some(place)
     }
 }

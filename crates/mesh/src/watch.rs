@@ -11,23 +11,23 @@ use tonic::Code;
 
 /// A watcher of one answer. Dropped before [`end`](Watch::end) or [`failed`](Watch::failed), it watched one that broke off.
 pub(crate) trait Watch: Send {
-    /// The head of the answer.
+    /// Hears the head of the answer, first.
     fn head(&mut self, head: &Parts);
 
-    /// A piece of the body.
+    /// Hears a piece of the body as it is sent.
     fn piece(&mut self, piece: &Bytes);
 
-    /// Trailers that may hold the status.
+    /// Hears trailers, which may hold the gRPC status.
     fn trailers(&mut self, trailers: &HeaderMap);
 
     /// There is no answer, or no more of it, but this status.
     fn failed(&mut self, code: Code);
 
-    /// The answer is at its end.
+    /// Hears that the answer was sent to its end.
     fn end(&mut self);
 }
 
-/// Length of a body.
+/// Length of a body in bytes, which may still grow.
 #[derive(Debug)]
 pub(crate) enum Length {
     Known(usize),
@@ -55,7 +55,7 @@ pub(crate) fn status(headers: &HeaderMap) -> Option<Code> {
     tonic::Status::from_header_map(headers).map(|status| status.code())
 }
 
-/// The gRPC status for one of HTTP.
+/// The gRPC status that a REST answer counts as.
 pub(crate) fn code_of(status: http::StatusCode) -> Code {
     match status.as_u16() {
         200..400 => Code::Ok,

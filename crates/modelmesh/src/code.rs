@@ -6,7 +6,7 @@ use tonic::Status;
 
 use crate::failover::term_ended;
 
-/// The status of an error of the control plane.
+/// The gRPC status that ModelMesh's clients get for an error of the control plane.
 pub(crate) fn status(error: Error) -> Status {
     match &error {
         Error::NotFound(_) => Status::not_found("model not found"),
@@ -20,12 +20,12 @@ pub(crate) fn status(error: Error) -> Status {
     }
 }
 
-/// The model is registered with other attributes.
+/// ALREADY_EXISTS for a model that is registered with other attributes, those of `uri`.
 pub(crate) fn other_attributes(model: &DeploymentName, uri: &str) -> Status {
     Status::already_exists(format!("model {model} is already registered with other attributes: {uri}"))
 }
 
-/// The virtual model belongs to somebody else.
+/// ALREADY_EXISTS for a virtual model that belongs to `owner`, somebody else.
 pub(crate) fn other_owner(vmodel: &DeploymentName, owner: &str) -> Status {
     Status::already_exists(format!("vmodel {vmodel} already exists with different owner \"{owner}\""))
 }

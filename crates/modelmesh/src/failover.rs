@@ -25,10 +25,10 @@ use tonic::{Status, metadata::MetadataMap};
 use crate::{gateway::Answering, local, whole};
 
 /// Time for which a call is repeated. A leader that died is followed within its lease, which is shorter.
-const WITHIN: Duration = Duration::from_secs(20);
+const RETRY_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Pause before a call is repeated; short compared with an election.
-const PAUSE: Duration = Duration::from_millis(200);
+const RETRY_PAUSE: Duration = Duration::from_millis(200);
 
 /// Calls that only tell a state.
 const STATUS_CALLS: [&str; 2] = ["/mmesh.ModelMesh/getModelStatus", "/mmesh.ModelMesh/getVModelStatus"];
@@ -63,7 +63,7 @@ where
     F: Future<Output = Response<Body>>,
 {
     let is_status = STATUS_CALLS.contains(&parts.uri.path());
-    let within = if is_status { status_within(&parts.headers) } else { WITHIN };
+    let within = if is_status { status_within(&parts.headers) } else { RETRY_TIMEOUT };
     let until = Instant::now() + within;
     loop {
         let request = Request::from_parts(parts.clone(), Body::new(Full::new(body.clone())));
@@ -79,18 +79,18 @@ where
         if let Some(told) = local::status(&parts, &body, answering) {
             return told;
         }
-        if Instant::now() + PAUSE > until {
+        if Instant::now() + RETRY_PAUSE > until {
             return response;
         }
         tracing::debug!(event = "call_repeated", path = parts.uri.path(), "nobody leads");
-        tokio::time::sleep(PAUSE).await;
+        tokio::time::sleep(RETRY_PAUSE).await;
     }
 }
 
 /// Time for which a call for a state waits: the caller's own, less a tenth so that the answer is there in time, and no longer than others.
 fn status_within(headers: &HeaderMap) -> Duration {
     let said = grpc_timeout::of(headers).ok().flatten();
-    said.map_or(WITHIN, |said| WITHIN.min(said - said / 10))
+    said.map_or(RETRY_TIMEOUT, |said| RETRY_TIMEOUT.min(said - said / 10))
 }
 
 /// Status of a call for a state that was not answered in time.
@@ -101,7 +101,7 @@ fn unanswered(within: Duration) -> Status {
     ))
 }
 
-/// Status of a term that ended before it decided.
+/// UNAVAILABLE for a call whose term ended before it decided, marked for whoever may repeat the call.
 pub(crate) fn term_ended(message: String) -> Status {
     let mut metadata = MetadataMap::new().into_headers();
     metadata.insert(TERM_ENDED, HeaderValue::from_static("true"));
@@ -164,7 +164,7 @@ mod tests {
             let headers: HeaderMap = [said.clone()].into_iter().collect();
             assert_eq!(status_within(&headers), Duration::from_millis(millis), "{said:?}");
         }
-        assert_eq!(status_within(&HeaderMap::new()), WITHIN);
+        assert_eq!(status_within(&HeaderMap::new()), RETRY_TIMEOUT);
     }
 
     #[tokio::test]

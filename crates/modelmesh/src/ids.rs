@@ -35,7 +35,7 @@ pub(crate) fn name(namespace: &Namespace, field: &str, id: &str) -> Result<Deplo
         .map_err(|error| Status::invalid_argument(format!("{field} is {id:?}: {error}")))
 }
 
-/// The attributes as one location.
+/// Type, path and key of a model as one location, which only its runtime reads.
 pub(crate) fn location(info: &ModelInfo) -> OpaqueModel {
     OpaqueModel { kind: info.r#type.clone(), path: info.path.clone(), key: info.key.clone() }
 }
@@ -74,7 +74,7 @@ pub fn type_name(kind: &str) -> String {
 /// The most characters of a model's type: as many as a format's name may have in a manifest.
 const LONGEST_TYPE: usize = 63;
 
-/// The manifest of a model.
+/// The manifest of a model: opaque to Berth, on demand, with up to [`COPIES`] replicas. INVALID_ARGUMENT if it breaks a rule.
 pub(crate) fn model(
     name: &DeploymentName,
     attributes: &OpaqueModel,
@@ -100,7 +100,7 @@ pub(crate) fn model(
     read(&document)
 }
 
-/// Reads a manifest of a deployment that is JSON already.
+/// Checks the manifest of one deployment. INVALID_ARGUMENT with every mistake in it.
 pub(crate) fn read(document: &Value) -> Result<ManifestDeployment, Status> {
     let context = ParseContext { file: "the request".to_owned(), ..ParseContext::default() };
     let read = berth_spec::manifest::parse(&document.to_string(), &context);
@@ -130,7 +130,7 @@ pub(crate) fn vmodel(
     ManifestAlias::from_value(&document, &context).map_err(|errors| Status::invalid_argument(joined(&errors)))
 }
 
-/// An annotation in a stored manifest.
+/// An annotation in a stored manifest; `None` if it is not there.
 pub(crate) fn annotation<'a>(manifest: &'a Value, key: &str) -> Option<&'a str> {
     manifest.get("metadata")?.get("annotations")?.get(key)?.as_str()
 }

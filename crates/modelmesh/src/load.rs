@@ -20,7 +20,7 @@ pub(crate) const LOAD_WITHIN: Duration = Duration::from_secs(600);
 /// The time in which a new attempt follows on a failure that was there before: planning takes milliseconds.
 const SETTLED: Duration = Duration::from_secs(1);
 
-/// The state of a model now, as it is stored.
+/// The state of a model now, read from the store; `UNKNOWN` with the error if that fails.
 pub(crate) async fn state(handle: &Handle, model: &DeploymentName) -> ModelState {
     stored(handle, model).await.unwrap_or_else(|error| ModelState::unknown(&error))
 }

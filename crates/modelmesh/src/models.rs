@@ -29,7 +29,7 @@ const REGISTERED_USE: Duration = Duration::from_secs(60 * 60);
 /// The label of a model whose number of copies a transition keeps up.
 pub(crate) const RAISED: &str = "modelmesh.berth.dev/raised";
 
-/// Loading of a model that is registered.
+/// Time of the load of a model that is registered, and if the caller waits for it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum LoadWhen {
     /// With its first request.
@@ -97,7 +97,7 @@ pub(crate) async fn register(
     }
 }
 
-/// Has a model loaded.
+/// Has a model loaded as if it was used at `last_used`; tells its state at the end, or at once if the caller does not wait.
 pub(crate) async fn ensure_loaded(
     handle: &Handle,
     model: &DeploymentName,

@@ -24,7 +24,7 @@ use crate::{gateway, load::LOAD_WITHIN};
 type Reply = UnsyncBoxBody<Bytes, BoxError>;
 
 /// Pause before a call is repeated that nobody could answer: an election takes seconds.
-const PAUSE: Duration = Duration::from_secs(1);
+const RETRY_PAUSE: Duration = Duration::from_secs(1);
 
 /// Age that the use of such a model is given: it changes nothing about one that was used since.
 const LONG_AGO: Duration = Duration::from_secs(365 * 24 * 60 * 60);
@@ -139,9 +139,9 @@ where
 {
     loop {
         match call().await {
-            Err(refused) if refused.code() == Code::Unavailable && Instant::now() + PAUSE < until => {
+            Err(refused) if refused.code() == Code::Unavailable && Instant::now() + RETRY_PAUSE < until => {
                 tracing::info!(event = "registration_waits", reason = refused.message());
-                tokio::time::sleep(PAUSE).await;
+                tokio::time::sleep(RETRY_PAUSE).await;
             }
             told => return told,
         }

@@ -11,11 +11,14 @@ use axum::{
 };
 use berth_control::{Handle, api::Notes};
 use berth_spec::DeploymentName;
-use berth_wire::mmesh::{
-    DeleteVModelRequest, DeleteVModelResponse, EnsureLoadedRequest, GetStatusRequest, GetVModelStatusRequest,
-    ModelInfo, ModelStatusInfo, RegisterModelRequest, SetVModelRequest, UnregisterModelRequest,
-    UnregisterModelResponse, VModelStatusInfo,
-    model_mesh_server::{ModelMesh, ModelMeshServer},
+use berth_wire::{
+    bounded_status,
+    mmesh::{
+        DeleteVModelRequest, DeleteVModelResponse, EnsureLoadedRequest, GetStatusRequest, GetVModelStatusRequest,
+        ModelInfo, ModelStatusInfo, RegisterModelRequest, SetVModelRequest, UnregisterModelRequest,
+        UnregisterModelResponse, VModelStatusInfo,
+        model_mesh_server::{ModelMesh, ModelMeshServer},
+    },
 };
 use tokio::sync::Semaphore;
 use tonic::{Extensions, Request, Response, Status};
@@ -48,10 +51,6 @@ pub(crate) const MAX_REQUEST: usize = 1 << 20;
 /// Calls at once, each of at most [`MAX_REQUEST`]. Some wait for a model to be loaded: enough for a ModelMesh controller and its
 /// users, and a bound on memory.
 const CALLS: usize = 512;
-
-/// Longest text of an error, in bytes of a header. It may repeat what a call named; a node that is sent far more ends the connection that
-/// brings it, which many requests share.
-const LONGEST_TEXT: usize = 6 << 10;
 
 /// The service of one term of leadership.
 struct Service {
@@ -89,24 +88,14 @@ async fn bounded(places: Arc<Semaphore>, request: extract::Request, next: Next) 
     };
     let (head, body) = request.into_parts();
     match whole::read(body).await {
-        Ok(body) => shortened(next.run(extract::Request::from_parts(head, Body::from(body))).await),
+        Ok(body) => {
+            let mut response = next.run(extract::Request::from_parts(head, Body::from(body))).await;
+            // An error may repeat an id.
+            bounded_status::bound(response.headers_mut());
+            response
+        }
         Err(status) => status.into_http(),
     }
-}
-
-/// The answer, with a text of its error that is not too long.
-fn shortened(mut response: response::Response) -> response::Response {
-    const MESSAGE: &str = "grpc-message";
-    let headers = response.headers_mut();
-    let is_long = headers.get(MESSAGE).is_some_and(|text| text.len() > LONGEST_TEXT);
-    if is_long && let Some(status) = Status::from_header_map(headers) {
-        // A header has up to three bytes for one of the text.
-        let text = status.message();
-        let cut = format!("{}…", &text[..text.floor_char_boundary(LONGEST_TEXT / 3)]);
-        headers.remove(MESSAGE);
-        let _ = Status::new(status.code(), cut).add_header(headers);
-    }
-    response
 }
 
 fn when(load: bool, sync: bool) -> LoadWhen {
@@ -207,21 +196,5 @@ impl ModelMesh for Service {
         let vmodel = name(&namespace(&metadata)?, "vModelId", &asked.v_model_id)?;
         let owner = Some(asked.owner.as_str()).filter(|owner| !owner.is_empty());
         vmodels::tell(&self.handle, &vmodel, owner).await.map(Response::new)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_id_of_a_megabyte_is_not_repeated_whole() {
-        for (id, whole) in [("größe".to_owned(), true), ("n".repeat(1 << 20), false), ("é".repeat(1 << 20), false)] {
-            let response = shortened(Status::invalid_argument(id.as_str()).into_http());
-            let length = response.headers()["grpc-message"].len();
-            let status = Status::from_header_map(response.headers()).expect("a status");
-            assert_eq!((status.code(), status.message() == id), (tonic::Code::InvalidArgument, whole));
-            assert!(length < 8 << 10, "{length}");
-        }
     }
 }

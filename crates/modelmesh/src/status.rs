@@ -12,7 +12,7 @@ use berth_wire::mmesh::{
     model_status_info::{ModelCopyInfo, ModelStatus},
 };
 
-/// A model as it is now.
+/// A model as it is now: the status in ModelMesh's words, and the numbers of copies.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct ModelState {
     pub(crate) info: ModelStatusInfo,
@@ -169,7 +169,7 @@ pub(crate) fn millis(time: Time) -> u64 {
     time.0 / 1_000_000
 }
 
-/// The error for a model that does not exist.
+/// NOT_FOUND for a virtual model's target that is not registered.
 pub(crate) fn missing(model: &DeploymentName) -> tonic::Status {
     tonic::Status::not_found(format!("target model {model} not found"))
 }

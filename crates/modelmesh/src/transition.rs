@@ -39,7 +39,7 @@ use crate::{
 const LOOK_AGAIN: Duration = Duration::from_secs(5);
 
 /// The time for which a model keeps its copies after a switch: until the rate of its requests is known, which then decides.
-const KEPT: Duration = Duration::from_secs(60);
+const KEEP_COPIES_FOR: Duration = Duration::from_secs(60);
 
 /// The time between two looks for models that were to go with their last virtual model and did not: nobody waits for them.
 const LOOK_FOR_LEFT: Duration = Duration::from_secs(600);
@@ -97,7 +97,7 @@ impl Transitions {
     pub(crate) fn cool(self: &Arc<Self>, model: &DeploymentName) {
         let (handle, stop, model) = (self.handle.clone(), self.stop.clone(), model.clone());
         self.tasks.spawn(stop.run_until_cancelled_owned(async move {
-            sleep(KEPT).await;
+            sleep(KEEP_COPIES_FOR).await;
             if let Err(error) = lower_unless_awaited(&handle, &model).await {
                 tracing::warn!(event = "model_kept_up", %model, %error, "the number of copies of a model stays as it was");
             }
@@ -230,7 +230,7 @@ async fn follow(of: Weak<Transitions>, handle: Handle, vmodel: DeploymentName, m
 /// Releases models that are left, first once a term has begun for good, then every [`LOOK_FOR_LEFT`].
 async fn release_left(handle: Handle) {
     // Callers repeat what the last leader had begun.
-    let (mut before, mut pause) = (handle.now(), KEPT);
+    let (mut before, mut pause) = (handle.now(), KEEP_COPIES_FOR);
     loop {
         sleep(pause).await;
         let now = handle.now();

@@ -32,19 +32,19 @@ use crate::{
 /// The longest that a synchronous change waits: ModelMesh's.
 const CHANGE_WITHIN: Duration = Duration::from_secs(240);
 
-/// A virtual model as it is stored.
+/// A virtual model, read from the alias that it is stored as.
 #[derive(Debug, Clone)]
 pub(crate) struct VModel {
     pub(crate) name: DeploymentName,
     pub(crate) rev: Rev,
-    /// The model that answers.
+    /// The model that gets the requests: the target with a weight.
     pub(crate) active: DeploymentName,
-    /// The model that is to answer; the active one where nothing changes.
+    /// The model that is to get them, stored with weight 0; the active one where nothing changes.
     pub(crate) target: DeploymentName,
     pub(crate) owner: String,
 }
 
-/// A change of a virtual model.
+/// A change of a virtual model as a call asks for it: the target, and the conditions.
 pub(crate) struct Change {
     pub(crate) vmodel: DeploymentName,
     pub(crate) target: DeploymentName,

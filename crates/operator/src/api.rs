@@ -25,7 +25,7 @@ pub use self::{
     status::{Condition, Status},
 };
 
-/// The API group.
+/// The API group of all custom resources, and the prefix of annotations and labels.
 pub const GROUP: &str = "berth.dev";
 
 /// The version that is stored, and that the operator reads and writes.

@@ -94,7 +94,7 @@ impl ApplyError {
 }
 
 /// The status to write and the events to tell, if `after` differs from `before`.
-fn told<S: Conditions + PartialEq>(before: Option<&S>, after: S) -> (Option<S>, Vec<Event>) {
+fn status_change<S: Conditions + PartialEq>(before: Option<&S>, after: S) -> (Option<S>, Vec<Event>) {
     if before == Some(&after) {
         return (None, Vec::new());
     }

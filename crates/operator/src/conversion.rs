@@ -30,7 +30,7 @@ pub enum Error {
     /// A version or a kind that is not served.
     #[error("there is no {kind} of {version}: versions are {}", spokes::versions().join(", "))]
     Unknown {
-        /// The kind.
+        /// The kind as the object names it.
         kind: String,
         /// The API version, with its group.
         version: String,

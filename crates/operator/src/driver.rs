@@ -44,9 +44,9 @@ use crate::{
     FIELD_MANAGER,
     brain::{self, ApplyError, Decision},
     line_pace::LinePace,
+    metrics::OperatorMetrics,
     queue::Queue,
     render::{self, Installation, MANAGED_BY},
-    vitals::Vitals,
 };
 
 /// Attempts under way at once: enough to hide the way to the API server, too few to be a burden to it.
@@ -67,7 +67,7 @@ const ATTEMPT: Duration = Duration::from_mins(1);
 
 /// Longest wait for the attempts under way when the operator ends. It is killed after 30 s. Nobody renews the Lease meanwhile, so the wait
 /// ends with the leadership if that is sooner.
-const LAST: Duration = Duration::from_secs(15);
+const FINISH_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// Settings of an operator.
 #[derive(Debug, Clone)]
@@ -84,7 +84,7 @@ pub struct Config {
 
 /// Reason why an operator ended before it was told to.
 #[derive(Debug, thiserror::Error)]
-pub enum Stopped {
+pub enum RunError {
     /// The custom resources are not there.
     #[error("the custom resources are missing, or older than this operator: berth operator crds | kubectl apply -f -")]
     NoDefinitions,
@@ -105,10 +105,15 @@ pub enum Stopped {
 ///
 /// # Errors
 /// The custom resources or rights are missing, or the leadership was lost.
-pub async fn run(client: Client, config: Config, vitals: Vitals, shutdown: CancellationToken) -> Result<(), Stopped> {
+pub async fn run(
+    client: Client,
+    config: Config,
+    metrics: OperatorMetrics,
+    shutdown: CancellationToken,
+) -> Result<(), RunError> {
     // The API server has said its version. Objects of other versions are read by way of this operator's own webhook, which a
     // Service leads to once it is ready.
-    vitals.reached();
+    metrics.reached();
     if !first_look(&client, &config, &shutdown).await? {
         return Ok(());
     }
@@ -116,16 +121,16 @@ pub async fn run(client: Client, config: Config, vitals: Vitals, shutdown: Cance
     if !leadership.acquire(&shutdown).await {
         return Ok(());
     }
-    vitals.leads(true);
-    let mut reconciler = Reconciler::new(client, config, vitals.clone());
+    metrics.leads(true);
+    let mut reconciler = Reconciler::new(client, config, metrics.clone());
     let ended = tokio::select! {
-        () = leadership.keep() => Err(Stopped::Deposed),
+        () = leadership.keep() => Err(RunError::Deposed),
         () = reconciler.run() => Ok(()),
         () = shutdown.cancelled() => Ok(()),
     };
-    vitals.leads(false);
+    metrics.leads(false);
     if ended.is_ok() {
-        reconciler.finish(LAST.min(leadership.left())).await;
+        reconciler.finish(FINISH_TIMEOUT.min(leadership.left())).await;
         leadership.release().await;
     }
     ended
@@ -163,11 +168,11 @@ struct Reconciler {
     told: LinePace,
     attempts: JoinSet<Option<Ended>>,
     written: u64,
-    vitals: Vitals,
+    metrics: OperatorMetrics,
 }
 
 impl Reconciler {
-    fn new(client: Client, config: Config, vitals: Vitals) -> Self {
+    fn new(client: Client, config: Config, metrics: OperatorMetrics) -> Self {
         let reporter = Reporter { controller: FIELD_MANAGER.to_owned(), instance: Some(config.identity.clone()) };
         Self {
             recorder: Recorder::new(client.clone(), reporter),
@@ -180,7 +185,7 @@ impl Reconciler {
             told: LinePace::default(),
             attempts: JoinSet::new(),
             written: 0,
-            vitals,
+            metrics,
         }
     }
 
@@ -209,7 +214,7 @@ impl Reconciler {
         loop {
             self.start_due();
             tokio::task::yield_now().await;
-            self.vitals.waiting(self.queue.len());
+            self.metrics.waiting(self.queue.len());
             if self.mirror.is_complete(&self.kinds) && self.queue.is_empty() && !std::mem::replace(&mut told, true) {
                 let objects: Vec<usize> = self.kinds.iter().map(|&kind| self.mirror.count(kind)).collect();
                 let took = started.elapsed().as_millis();
@@ -244,7 +249,7 @@ impl Reconciler {
             Ok(event) => {
                 let listed = matches!(event, watcher::Event::InitDone);
                 let changed = self.mirror.on(kind, event);
-                self.vitals.watched(kind.name(), self.mirror.count(kind));
+                self.metrics.watched(kind.name(), self.mirror.count(kind));
                 self.changed(&changed);
                 if listed && self.mirror.is_back(kind) {
                     tracing::info!(event = "kind_found", kind = kind.name());
@@ -260,7 +265,7 @@ impl Reconciler {
         match refusal(error) {
             Some(Status { code: 404, .. }) if kind.is_optional() => {
                 let (is_new, gone) = self.mirror.on_absent(kind);
-                self.vitals.watched(kind.name(), 0);
+                self.metrics.watched(kind.name(), 0);
                 self.changed(&gone);
                 if is_new {
                     tracing::debug!(event = "kind_absent", kind = kind.name());
@@ -269,7 +274,7 @@ impl Reconciler {
             }
             // An API server that starts may refuse for a moment what it has shown before.
             Some(Status { code: 403, message, .. }) if kind.is_of_pools() && !self.mirror.is_listed(kind) => {
-                self.vitals.watch_failed(kind.name());
+                self.metrics.watch_failed(kind.name());
                 if self.mirror.on_forbidden(kind) {
                     let remedy =
                         "models have no pools; apply all that `berth operator manifests` of this version prints";
@@ -278,7 +283,7 @@ impl Reconciler {
                 }
             }
             _ => {
-                self.vitals.watch_failed(kind.name());
+                self.metrics.watch_failed(kind.name());
                 tracing::warn!(event = "watch_broke", kind = kind.name(), %error);
             }
         }
@@ -290,8 +295,8 @@ impl Reconciler {
         for key in keys {
             // Those of a model tell its state.
             let below = self.mirror.async_apis(key).map(|(below, _)| below.clone());
-            for concerned in key.concerned().into_iter().chain(below) {
-                self.queue.add(concerned, now);
+            for dependent in key.dependents().into_iter().chain(below) {
+                self.queue.add(dependent, now);
             }
         }
     }
@@ -326,11 +331,11 @@ impl Reconciler {
         let (client, recorder) = (self.client.clone(), self.recorder.clone());
         let generation = attempt.object["metadata"]["generation"].as_i64().unwrap_or_default();
         self.written += 1;
-        let vitals = self.vitals.clone();
+        let metrics = self.metrics.clone();
         self.attempts.spawn(async move {
             let (key, started) = (attempt.key.clone(), Instant::now());
             let result = attempt.run(&client, &recorder).await;
-            vitals.attempted(key.kind.name(), result.is_ok(), started.elapsed().as_secs_f64());
+            metrics.attempted(key.kind.name(), result.is_ok(), started.elapsed().as_secs_f64());
             Some((key, generation, result))
         });
     }
@@ -509,7 +514,7 @@ mod tests {
             });
         };
         begin(&mut attempts, true);
-        assert_eq!(end(&mut attempts, LAST).await, 0);
+        assert_eq!(end(&mut attempts, FINISH_TIMEOUT).await, 0);
         begin(&mut attempts, false);
         begin(&mut attempts, false);
         assert_eq!(end(&mut attempts, Duration::from_millis(20)).await, 2);

@@ -43,7 +43,7 @@ pub fn manifest(metadata: &ObjectMeta, fleet: &Value) -> Result<ManifestDeployme
             }
             error
         };
-        told(errors.into_iter().map(below))
+        join_errors(errors.into_iter().map(below))
     })
 }
 
@@ -64,7 +64,7 @@ pub fn context(metadata: &ObjectMeta) -> ParseContext {
 
 /// Errors in one line.
 #[must_use]
-pub fn told(errors: impl IntoIterator<Item = ManifestError>) -> String {
+pub fn join_errors(errors: impl IntoIterator<Item = ManifestError>) -> String {
     let one = |ManifestError { path, message, remedy, .. }: ManifestError| {
         let path = if path.is_empty() { path } else { format!("{path}: ") };
         let remedy = if remedy.is_empty() { remedy } else { format!("; {remedy}") };

@@ -22,11 +22,11 @@ pub const WEBHOOK_PORT: u16 = 9443;
 /// Choices of whoever installs an operator.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Settings {
-    /// The namespace of the operator.
+    /// The namespace that the operator itself runs in.
     pub namespace: String,
     /// The only namespace whose objects it looks at; `None`: all.
     pub watch: Option<String>,
-    /// The image of Berth.
+    /// The image of the operator, and of the init containers and executors in pods of models.
     pub image: String,
     /// The image of executors, where it is another one.
     pub executor_image: Option<String>,
@@ -65,9 +65,9 @@ impl FailurePolicy {
 /// The objects that come and go together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum InstallPart {
-    /// The custom resources.
+    /// The definitions of the custom resources: a deletion of them takes all objects along.
     CustomResources,
-    /// The namespace.
+    /// The operator's namespace, without the objects in it.
     Namespace,
     /// The service account and its rights.
     Rights,
@@ -99,7 +99,7 @@ impl InstallPart {
         Self::ServiceMonitor,
     ];
 
-    /// The objects.
+    /// The objects of this part; of the policies none where `settings` names no callers.
     #[must_use]
     pub fn objects(self, settings: &Settings) -> Vec<Value> {
         let namespace = settings.namespace.as_str();

@@ -14,7 +14,7 @@
 //! [`render::Record`], never on the operator's own version.
 //!
 //! Reading order: [`api`], the custom resources; [`conversion`] between their versions; [`fleet`], models without pods; [`render`]; [`compare`]; [`brain`]; [`admission`]; [`upgrade`], newer rules for old objects;
-//! [`queue`], [`election`] and [`line_pace`], three more state machines; [`driver`], which talks to the API server; [`vitals`],
+//! [`queue`], [`election`] and [`line_pace`], three more state machines; [`driver`], which talks to the API server; [`metrics`],
 //! its metrics; [`install`], what a cluster is given; [`picker`], a process of its own that Gateways ask for a pod.
 
 pub mod api;
@@ -33,8 +33,8 @@ pub mod queue;
 
 pub mod driver;
 pub mod install;
+pub mod metrics;
 pub mod picker;
-pub mod vitals;
 
 /// Owner of the fields that the operator applies.
 pub const FIELD_MANAGER: &str = "berth-operator";

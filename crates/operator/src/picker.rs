@@ -6,13 +6,15 @@
 //!  API server ──watch──▶ follow ──▶ pods ──── ready addresses ──▶ balance: endpoints + in flight → choice
 //! ```
 //! A Gateway does not say for which pool it asks, so each pool has a picker of its own, in its namespace. Bodies are not kept: a chunk goes back in the
-//! message that answers it. A stream holds one number, which is released when the response or the stream ends, whichever comes first.
+//! message that answers it, and counts against a sum until then (`part_memory`). A stream holds one number, which is released when the response or the
+//! stream ends, whichever comes first.
 //!
 //! Protocol: `docs/proposals/004-endpoint-picker-protocol` of github.com/kubernetes-sigs/gateway-api-inference-extension.
 
 mod balance;
 mod follow;
 mod metrics;
+mod part_memory;
 mod pods;
 mod service;
 mod session;

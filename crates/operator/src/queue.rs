@@ -12,10 +12,10 @@ use std::{
 };
 
 /// The wait after the first failure: longer than a conflict lasts, shorter than people notice.
-const FIRST: Duration = Duration::from_millis(500);
+const FIRST_BACKOFF: Duration = Duration::from_millis(500);
 
 /// The longest wait: a cluster that comes back is used within minutes.
-const LONGEST: Duration = Duration::from_mins(5);
+const MAX_BACKOFF: Duration = Duration::from_mins(5);
 
 /// Keys with the time when each is due.
 #[derive(Debug)]
@@ -75,8 +75,8 @@ impl<K: Ord + Clone> Queue<K> {
     pub fn failed(&mut self, key: &K, now: Instant) -> Duration {
         let entry = self.entries.entry(key.clone()).or_default();
         let wait = match entry.dirty {
-            true => FIRST,
-            false => FIRST.saturating_mul(1 << entry.failures.min(16)).min(LONGEST),
+            true => FIRST_BACKOFF,
+            false => FIRST_BACKOFF.saturating_mul(1 << entry.failures.min(16)).min(MAX_BACKOFF),
         };
         entry.failures = entry.failures.saturating_add(1);
         entry.running = false;
@@ -149,6 +149,6 @@ mod tests {
         queue.add("a", now);
         assert_eq!(queue.take(now), Some("a"));
         queue.add("a", now);
-        assert_eq!(queue.failed(&"a", now), FIRST, "it was repaired while the attempt failed");
+        assert_eq!(queue.failed(&"a", now), FIRST_BACKOFF, "it was repaired while the attempt failed");
     }
 }

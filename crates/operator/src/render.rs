@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 pub use self::picker::{LISTEN as PICKER_PORT, METRICS as PICKER_METRICS_PORT, PickerWorkload};
-pub(crate) use self::v2::executor::{ADMIN as EXECUTOR_ADMIN, FIRST as EXECUTOR_FIRST};
+pub(crate) use self::v2::executor::{ADMIN as EXECUTOR_ADMIN, FIRST_PORT as EXECUTOR_FIRST};
 use crate::api::{ModelDeployment, model_deployment::Port};
 
 /// Rules by version: the first is version 1. What was shipped stays in its place.
@@ -23,7 +23,7 @@ pub struct Rules(&'static [Rule]);
 /// The objects of a model, as one version makes them.
 pub type Rule = fn(&ModelDeployment, &Record) -> Result<Vec<Value>, Error>;
 
-/// The rules of this operator.
+/// The rules of this operator, oldest first; the place in the list, from 1, is the version.
 pub const SHIPPED: Rules = Rules::new(&[v1::render, v2::render]);
 
 /// Annotation of a Deployment: the [`Record`] that it was rendered by, for the case that the status was lost.
@@ -83,9 +83,9 @@ pub struct Record {
 /// Settings of an operator, and the abilities of its cluster: the part of a [`Record`] that no object decides.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Installation {
-    /// The image of Berth.
+    /// The image of Berth in pods that are rendered from now on.
     pub image: String,
-    /// The image of executors, where it is another one.
+    /// The image of executors; `None`: that of Berth.
     pub executor_image: Option<String>,
     /// The cluster has native sidecars, and they are wanted.
     pub native_sidecars: bool,
@@ -123,7 +123,7 @@ impl Installation {
 
     /// A rendered object, as this cluster has it.
     #[must_use]
-    pub fn adapted(&self, mut object: Value) -> Value {
+    pub fn adapt(&self, mut object: Value) -> Value {
         if object["kind"] == "HorizontalPodAutoscaler" && !self.stable_autoscalers {
             object["apiVersion"] = Value::from("autoscaling/v2beta2");
         }

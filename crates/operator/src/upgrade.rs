@@ -38,9 +38,9 @@ pub struct Plan {
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Change {
-    /// The namespace.
+    /// The namespace of the `ModelDeployment`.
     pub namespace: String,
-    /// The name.
+    /// The name of the `ModelDeployment`.
     pub name: String,
     /// The rules that it is rendered by.
     pub from: Record,
@@ -58,9 +58,9 @@ pub struct Change {
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ObjectChange {
-    /// Its kind.
+    /// `kind` of a rendered object: `Deployment`.
     pub kind: String,
-    /// Its name.
+    /// Name of the object, in the namespace of the model.
     pub name: String,
     /// The fields that change, sorted.
     pub fields: Vec<FieldChange>,
@@ -84,9 +84,9 @@ pub struct FieldChange {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Unknown {
-    /// The namespace.
+    /// The namespace of the `ModelDeployment`.
     pub namespace: String,
-    /// The name.
+    /// The name of the `ModelDeployment`.
     pub name: String,
     /// The reason, and what helps.
     pub reason: String,

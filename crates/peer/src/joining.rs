@@ -49,13 +49,13 @@ pub const JOIN: &str = "/certify/join";
 pub const RENEW: &str = "/certify/renew";
 
 /// Limit for one controller to answer. Allows for a CA key in a token behind a network.
-const WITHIN: Duration = Duration::from_secs(30);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Time for which a node goes on asking. The name of a node that was stopped is free once the others have noticed.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Pause between two rounds of asking: a leader that is being elected is there after one or two.
-const PAUSE: Duration = Duration::from_secs(2);
+const ROUND_PAUSE: Duration = Duration::from_secs(2);
 
 /// Largest answer: some certificates, keys and addresses.
 const ANSWER: usize = 256 << 10;
@@ -84,7 +84,7 @@ pub struct RenewRequest {
 #[derive(Clone, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Issued {
-    /// The certificate, in PEM.
+    /// The certificate and those between it and the CA, in PEM.
     pub certificate: String,
     /// The CAs that nodes trust, in PEM.
     pub authorities: String,
@@ -131,7 +131,7 @@ pub async fn join(token: &JoinToken, node: &WorkerId, request: &str) -> Result<I
     let end = Instant::now() + PATIENCE;
     loop {
         match ask_all(token, &body).await {
-            Err(JoinError::Unreachable(_)) if Instant::now() < end => sleep(PAUSE).await,
+            Err(JoinError::Unreachable(_)) if Instant::now() < end => sleep(ROUND_PAUSE).await,
             ended => return ended,
         }
     }
@@ -140,8 +140,8 @@ pub async fn join(token: &JoinToken, node: &WorkerId, request: &str) -> Result<I
 async fn ask_all(token: &JoinToken, body: &JoinRequest) -> Result<Issued, JoinError> {
     let mut tried = Vec::new();
     for at in &token.at {
-        let answered = timeout(WITHIN, ask(at, &token.ca, body)).await;
-        match answered.unwrap_or_else(|_| Err(format!("no answer within {WITHIN:?}"))) {
+        let answered = timeout(ANSWER_TIMEOUT, ask(at, &token.ca, body)).await;
+        match answered.unwrap_or_else(|_| Err(format!("no answer within {ANSWER_TIMEOUT:?}"))) {
             Ok(Ok(issued)) => return Ok(issued),
             Ok(Err(NotIssued { error, elsewhere: false })) => {
                 return Err(JoinError::Refused { at: at.clone(), reason: error });

@@ -47,7 +47,7 @@ pub fn common_protocol(ours: (u16, u16), theirs: (u16, u16)) -> Option<u16> {
     (newest >= ours.0.max(theirs.0)).then_some(newest)
 }
 
-/// A body of these bytes.
+/// A body of these bytes, sent at once.
 #[must_use]
 pub fn full(bytes: impl Into<bytes::Bytes>) -> PeerBody {
     use http_body_util::BodyExt as _;

@@ -49,7 +49,7 @@ const JOINS: usize = 16;
 const FINISH: Duration = Duration::from_secs(30);
 
 /// Longest time a peer may leave data unread or unacknowledged. Outlasts a machine that is paused or moved.
-const UNREAD: Duration = Duration::from_secs(30);
+const UNREAD_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Handler of requests from other nodes.
 pub trait PeerHandler: Send + Sync + 'static {
@@ -132,7 +132,7 @@ impl PeerListener {
         };
         connections.spawn(follower);
         while let Some((stream, from, place)) = shutdown.run_until_cancelled(port.accept()).await {
-            prepare(&stream, UNREAD);
+            prepare(&stream, UNREAD_TIMEOUT);
             let (identity, handler, ends) = (identity.clone(), Arc::clone(&handler), ends.clone());
             let (refusals, joins) = (Arc::clone(&refusals), Arc::clone(&joins));
             let tracked = connections.token();

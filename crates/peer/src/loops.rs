@@ -27,7 +27,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 
 /// Threads beside each loop for long computations. 32 large bodies can be decoded at once, which is enough to use all
 /// cores.
-const ASIDE: usize = 32;
+const BLOCKING_THREADS: usize = 32;
 
 thread_local! {
     /// Index of the event loop that runs on this thread.
@@ -50,7 +50,7 @@ struct Inner {
 
 struct EventLoop {
     runtime: runtime::Handle,
-    /// Connections that it serves.
+    /// Number of connections that it serves: the next goes to the loop with the fewest.
     serves: Arc<AtomicUsize>,
 }
 
@@ -98,7 +98,8 @@ impl EventLoops {
 
 impl EventLoop {
     fn start(index: usize, ends: CancellationToken) -> io::Result<Self> {
-        let runtime = runtime::Builder::new_current_thread().enable_all().max_blocking_threads(ASIDE).build()?;
+        let runtime =
+            runtime::Builder::new_current_thread().enable_all().max_blocking_threads(BLOCKING_THREADS).build()?;
         let handle = runtime.handle().clone();
         thread::Builder::new().name(format!("berth-loop-{index}")).spawn(move || {
             HERE.set(Some(index));

@@ -90,7 +90,7 @@ impl Deref for MemberTable {
 pub struct Hint {
     /// The worker that has, or had, the replica.
     pub worker: WorkerId,
-    /// Revision of the replica.
+    /// Id of the replica's revision.
     pub revision: RevisionId,
     /// True when the replica has become ready, false when it is gone.
     pub ready: bool,
@@ -197,7 +197,7 @@ impl MembersWriter {
         self.table.send_modify(|table| Arc::make_mut(table).set(Arc::new(member), health));
     }
 
-    /// Sets the health of a member that is known.
+    /// Sets the health of a member; one that is not known stays unknown.
     pub fn set_health(&self, name: &WorkerId, health: Health) {
         self.table.send_if_modified(|table| {
             let Some((member, before)) = table.get(name) else { return false };

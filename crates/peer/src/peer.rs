@@ -29,17 +29,17 @@ pub enum SendError {
     /// The peer has received nothing of it: it is safe to send the same elsewhere.
     #[error("nothing was sent to {peer}: {source}")]
     NotSent {
-        /// Peer that was asked.
+        /// Name of the peer that was asked.
         peer: WorkerId,
-        /// Cause.
+        /// Error of dialling, or of the line before it took the request.
         source: BoxError,
     },
     /// The peer may have received it, and may have acted on it.
     #[error("the line to {peer} broke: {source}")]
     Broken {
-        /// Peer that was asked.
+        /// Name of the peer that was asked.
         peer: WorkerId,
-        /// Cause.
+        /// Error of the line, with the request on it.
         source: BoxError,
     },
 }
@@ -79,13 +79,13 @@ impl Peer {
         Self { name, member: ArcSwap::new(member), health: watch::Sender::new(health), pool, members }
     }
 
-    /// Name of the peer.
+    /// Name, which the peer's certificate allows.
     #[must_use]
     pub fn name(&self) -> &WorkerId {
         &self.name
     }
 
-    /// Self-description of the peer.
+    /// The peer's description of itself, as membership has it now.
     #[must_use]
     pub fn member(&self) -> Arc<Member> {
         self.member.load_full()

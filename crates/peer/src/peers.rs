@@ -53,7 +53,7 @@ impl Default for LinePolicy {
 
 /// Limits for fixed peers in tests. Long, because a machine that compiles beside the tests is slow; a closed port
 /// refuses at once.
-const PATIENT: Duration = Duration::from_secs(60);
+const TEST_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Lines to the other members. Clones share them; they end with the last clone.
 #[derive(Clone)]
@@ -110,7 +110,7 @@ impl Peers {
             };
             table.set(Arc::new(member), Health::Alive);
         }
-        let patient = LinePolicy { dial: PATIENT, ping_timeout: PATIENT, ..LinePolicy::default() };
+        let patient = LinePolicy { dial: TEST_TIMEOUT, ping_timeout: TEST_TIMEOUT, ..LinePolicy::default() };
         let fixed = Self::new(identity, None, patient);
         fixed.0.apply(&table);
         fixed
@@ -172,7 +172,7 @@ impl Peers {
     /// than the members have, at that one. Two processes with one name are one member, and the members have the later one's
     /// address.
     #[must_use]
-    pub fn leader(&self, name: &WorkerId) -> Option<Arc<Peer>> {
+    pub fn leader_peer(&self, name: &WorkerId) -> Option<Arc<Peer>> {
         let peer = self.get(name)?;
         let member = peer.member();
         let mut lead = self.0.lead();

@@ -89,7 +89,7 @@ pub enum PkiError {
     /// A file is not what it should be.
     #[error("{}: {reason}", file.display())]
     Unusable {
-        /// File that is wrong.
+        /// Path of the file.
         file: PathBuf,
         /// Problem and remedy.
         reason: String,
@@ -97,9 +97,9 @@ pub enum PkiError {
     /// A name cannot be in a certificate.
     #[error("a certificate cannot be issued for {name:?}: {reason}")]
     Name {
-        /// Name that was refused.
+        /// The name, as it was given.
         name: String,
-        /// Reason for the refusal.
+        /// The rule that it breaks.
         reason: String,
     },
     /// A certificate could not be made.

@@ -38,7 +38,7 @@ use tokio::{
 
 pub use self::{
     activity::{Activity, Counting, Inactivity, OpenStream, Patience},
-    addresses::{AddressLimit, AddressPlace},
+    addresses::{AddressLimit, AddressPlace, HolderLimit, HolderPlace},
     discard::{RequestBody, answer_whole, discard},
     greeting::{Greeted, Greeter},
     kept_pieces::KeptPieces,
@@ -80,7 +80,7 @@ impl Room {
     }
 }
 
-/// A port that listens.
+/// A listening port: accepts connections within its bounds, with or without TLS.
 pub struct Port {
     name: &'static str,
     listener: TcpListener,

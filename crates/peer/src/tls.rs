@@ -198,7 +198,7 @@ fn valid(certificate: Option<&NodeCertificate>, revocations: &RevocationList) ->
     }
 }
 
-/// The node that was dialled by this name.
+/// The node of a server name, which ends in [`DOMAIN`]; `None`: it is another name.
 fn node_of(dialled: &ServerName<'_>) -> Option<WorkerId> {
     let ServerName::DnsName(name) = dialled else { return None };
     WorkerId::new(name.as_ref().strip_suffix(DOMAIN)?).ok()
@@ -207,7 +207,7 @@ fn node_of(dialled: &ServerName<'_>) -> Option<WorkerId> {
 /// The other end of a connection, by its certificate.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Caller {
-    /// The name in it.
+    /// The node's name, from the certificate.
     pub name: WorkerId,
     /// The roles in it: what the node may do, whatever it says of itself.
     pub roles: Roles,

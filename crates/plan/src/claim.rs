@@ -22,9 +22,9 @@ use crate::{
 /// The origin of a claim.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Basis {
-    /// Declared in the manifest.
+    /// Declared in the manifest or the card: the author's word.
     Declared,
-    /// Measured when it was loaded.
+    /// Measured by a worker when it loaded this content.
     Measured,
     /// From the artifact's size, or from a load that did not fit.
     Predicted,
@@ -33,7 +33,7 @@ pub enum Basis {
 }
 
 impl Basis {
-    /// The word for people.
+    /// The word in answers: `declared`, `measured`, `predicted` or `default`.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {

@@ -62,7 +62,7 @@ pub(crate) struct Work<'w> {
     pub(crate) verdict: Option<Verdict>,
     /// True if it wants more replicas than it has.
     pub(crate) unplaced: bool,
-    /// When to look again.
+    /// Time at which it is planned again without an event.
     pub(crate) wake: Option<Time>,
 }
 
@@ -196,7 +196,7 @@ impl<'w> Draft<'w> {
         self.works.fill(works);
     }
 
-    /// Works on one deployment of the plan.
+    /// Calls `change` with one deployment of the plan; `None`: it is being worked on already.
     pub(crate) fn at<R>(&mut self, slot: WorkIndex, change: impl FnOnce(&mut Self, &mut Work<'w>) -> R) -> Option<R> {
         let mut work = self.works.take(slot)?;
         let result = change(self, &mut work);
@@ -223,7 +223,7 @@ impl<'w> Draft<'w> {
         })
     }
 
-    /// Puts a replica on a worker.
+    /// Places a replica on a worker: claims its room and ranks the deployment's replicas anew.
     pub(crate) fn put(&mut self, work: &mut Work<'_>, replica: Replica) {
         let before = work.ranks();
         work.replicas.push(replica.clone());

@@ -34,7 +34,8 @@ pub(crate) fn settle_for(draft: &mut Draft<'_>, work: &mut Work<'_>, goal: u32) 
     }
 }
 
-/// Takes away the replicas of a revision beyond the target, in the order of [`best_first`]. What leaves its worker stays until as many answer elsewhere.
+/// Takes away the replicas of a revision beyond the target, in the order of [`best_first`]. What leaves its worker stays until as many
+/// answer elsewhere.
 pub(crate) fn shed(draft: &mut Draft<'_>, work: &mut Work<'_>, revision: &RevisionId) {
     let surplus = surplus(draft, work, revision);
     let name = work.name().clone();

@@ -26,22 +26,22 @@ use crate::{
 /// Something that is not as wanted.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Drift {
-    /// In one word.
+    /// The kind, one of seven.
     pub kind: DriftKind,
     /// Of which deployment; none for a worker.
     pub deployment: Option<DeploymentName>,
-    /// On which worker, where it is about one.
+    /// The worker that holds it or should; `None`: the difference is about the deployment as a whole.
     pub worker: Option<WorkerId>,
-    /// For people.
+    /// Revisions and numbers in a sentence for people.
     pub details: String,
 }
 
-/// Kind of a difference.
+/// Kind of a difference between desired and reported state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum DriftKind {
     /// Wanted, and nowhere.
     NewDeployment,
-    /// There in another version.
+    /// There in another revision than the wanted one.
     VersionUpdate,
     /// In too few places.
     ScaleUp,
@@ -56,7 +56,7 @@ pub enum DriftKind {
 }
 
 impl DriftKind {
-    /// All of them.
+    /// Every kind, in the order of the table above.
     pub const ALL: [Self; 7] = [
         Self::NewDeployment,
         Self::VersionUpdate,

@@ -194,7 +194,8 @@ fn assign(world: &World, work: &Work<'_>, record: Option<&Record>, generation: G
             revision: Arc::clone(revision),
             claim: replica.claim,
             gpu: work.entry.deployment.spec.gpu.clone(),
-            // A wish to load becomes urgent with the first request. Once urgent, always urgent: that nobody waits any more is no news for a worker.
+            // An explicit load becomes urgent with the first inference request. Once urgent, always urgent: that nobody waits any
+            // more is no news for a worker.
             urgent: before.is_some_and(|before| before.urgent) || (waited_for && !tracked.ready(&replica.revision)),
             serving: settings.for_replica(&replica.revision, before),
         };
@@ -205,7 +206,7 @@ fn assign(world: &World, work: &Work<'_>, record: Option<&Record>, generation: G
     }
 }
 
-/// News for one worker.
+/// Assignment change of one worker while the plan is collected.
 struct WorkerChange {
     /// All but what is set.
     change: AssignmentChange,
@@ -229,7 +230,7 @@ impl WorkerChange {
 
     /// Sorts by loading order: replicas that requests wait for first, then those that would be evicted last.
     fn in_loading_order(mut self) -> AssignmentChange {
-        let key = |(rank, placed): &(Rank, Placed)| Reverse((placed.urgent, rank.priority, rank.hold, rank.last_used));
+        let key = |(rank, placed): &(Rank, Placed)| Reverse((placed.urgent, rank.priority, rank.class, rank.last_used));
         self.set.sort_unstable_by(|a, b| key(a).cmp(&key(b)).then_with(|| a.0.revision.cmp(&b.0.revision)));
         self.change.set = self.set.into_iter().map(|(_, placed)| placed).collect();
         self.change

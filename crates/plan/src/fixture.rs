@@ -31,9 +31,9 @@ use crate::{Planned, Policy, Scope, World, lint, plan, report};
 /// A world under a test's hands, with its own clock. Every plan is linted.
 #[derive(Debug, Clone)]
 pub struct Fixture {
-    /// The world.
+    /// The world, to be looked at and changed directly.
     pub world: World,
-    /// The time.
+    /// The time that events and plans get.
     pub now: Time,
     /// Everything that the plans told, by reason.
     pub told: Vec<(&'static str, String)>,
@@ -52,7 +52,7 @@ pub fn world_with(policy: Policy) -> Fixture {
     Fixture { world: World::new(policy), now: Time(1_000_000_000_000), told: Vec::new() }
 }
 
-/// `n` GiB.
+/// `n` times 2^30 bytes.
 #[must_use]
 pub const fn gib(n: u64) -> ByteSize {
     ByteSize::gib(n)
@@ -161,7 +161,7 @@ pub fn loaded_in(load: Duration, memory: ByteSize, digest: Digest, since: Time) 
 }
 
 impl Fixture {
-    /// With a worker.
+    /// Adds a worker that can run everything.
     #[must_use]
     pub fn worker(mut self, called: &str, memory: ByteSize) -> Self {
         self.world.set_worker(worker(called, memory));
@@ -169,7 +169,7 @@ impl Fixture {
         self
     }
 
-    /// With a worker, as changed.
+    /// Adds a worker, with changes to its description.
     #[must_use]
     pub fn worker_with(mut self, called: &str, memory: ByteSize, change: impl FnOnce(&mut WorkerInfo)) -> Self {
         let mut info = worker(called, memory);
@@ -179,7 +179,7 @@ impl Fixture {
         self
     }
 
-    /// With a worker in a region and a zone of it.
+    /// Adds a worker with the labels of a region and of a zone in it.
     #[must_use]
     pub fn worker_in(self, called: &str, memory: ByteSize, (region, zone): (&str, &str)) -> Self {
         self.worker_with(called, memory, |info| {
@@ -209,7 +209,7 @@ impl Fixture {
         })
     }
 
-    /// With a deployment, as changed.
+    /// Adds a deployment with one resident replica, with changes to its spec.
     #[must_use]
     pub fn deploy(mut self, called: &str, change: impl FnOnce(&mut Spec)) -> Self {
         self.change(called, change);
@@ -295,7 +295,7 @@ impl Fixture {
         let _ = self.plan();
     }
 
-    /// The same, and what was planned.
+    /// Plans what is due, lints and commits the plan, and returns it.
     pub fn plan(&mut self) -> Planned {
         let scope = self.world.due(self.now);
         self.plan_for(&scope)
@@ -370,7 +370,7 @@ impl Fixture {
         record.iter().flat_map(|record| &record.replicas).map(|replica| replica.worker.to_string()).collect()
     }
 
-    /// The status of a deployment.
+    /// The status that people would see of a deployment now.
     #[must_use]
     pub fn status(&self, called: &str) -> Status {
         report::status(&self.world, &name(called), self.now).expect("a deployment")

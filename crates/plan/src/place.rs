@@ -68,7 +68,7 @@ fn place_all(draft: &mut Draft<'_>, mut wants: Wants) -> bool {
     moved
 }
 
-/// Outcome of a want.
+/// Outcome of placing one replica that is wanted.
 #[derive(Debug, Default)]
 struct Settled {
     /// Something is elsewhere than before.

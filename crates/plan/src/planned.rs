@@ -35,11 +35,11 @@ impl Scope {
 pub struct Planned {
     /// The number of this plan: the last one's where nothing was decided.
     pub generation: Generation,
-    /// When it was made.
+    /// Time of the plan, given by the caller.
     pub at: Time,
     /// Records to store; `None`: to delete.
     pub records: BTreeMap<DeploymentName, Option<Record>>,
-    /// Assignments to send to workers.
+    /// Assignment changes of the workers that have any.
     pub assignments: BTreeMap<WorkerId, AssignmentChange>,
     /// Routes that differ from what was last sent.
     pub routes: Vec<Route>,
@@ -49,7 +49,7 @@ pub struct Planned {
     pub gone: Vec<DeploymentName>,
     /// Readiness of the resident deployments.
     pub readiness: Readiness,
-    /// Events for people.
+    /// Events for people, in the order in which they were decided.
     pub events: Vec<Event>,
     /// Replicas that had to leave their worker, and for whom. What is on demand and unused leaves whole: each of its copies
     /// is not named.
@@ -65,11 +65,11 @@ pub struct Planned {
 /// A replica that had to leave its worker.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Evicted {
-    /// When that was decided.
+    /// Time of the plan that decided it.
     pub at: Time,
-    /// The revision.
+    /// The revision that had to leave.
     pub revision: RevisionId,
-    /// From where.
+    /// The worker that it had to leave.
     pub worker: WorkerId,
     /// Deployment that gets its room; `None`: nobody, its worker has less room than was claimed.
     pub whom: Option<DeploymentName>,
@@ -82,7 +82,7 @@ pub(crate) struct Note {
     pub(crate) verdict: Option<Verdict>,
     /// Wants more replicas than it has.
     pub(crate) unplaced: bool,
-    /// When to look again.
+    /// Time at which it is planned again without an event.
     pub(crate) wake: Option<Time>,
     /// When that was when the plan was made: what was asked for since then, the plan does not know.
     pub(crate) woke: Option<Time>,
@@ -133,12 +133,12 @@ impl Planned {
 /// Changes made by an inventory. The world has marked the deployments for the next [`due`](crate::World::due).
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Observed {
-    /// The deployments that it touches.
-    pub touched: BTreeSet<DeploymentName>,
+    /// Deployments whose replicas the inventory says something new of.
+    pub changed: BTreeSet<DeploymentName>,
     /// Could not be applied: ask the worker for its whole inventory.
     pub resync: bool,
     /// Sizes that were measured, to be stored under the artifact's digest.
     pub measured: Vec<(Digest, ByteSize)>,
-    /// Events for people.
+    /// Events for people: loads that ended, and processes that died.
     pub events: Vec<Event>,
 }

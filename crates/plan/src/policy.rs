@@ -57,7 +57,7 @@ pub struct Policy {
     /// Time without a use or a load after which an on-demand deployment gets no successor when its worker leaves or is lost:
     /// its next request loads it.
     pub unused_after: Duration,
-    /// Number of copies.
+    /// Thresholds for more copies than the least.
     pub copies: Copies,
     /// Loading of what nobody asks for now into room that nobody uses; `None`: never.
     pub proactive: Option<Proactive>,
@@ -74,7 +74,7 @@ pub struct Policy {
 /// Selectors by type of model, where they change while the controller runs: [`Policy::types`] and [`Policy::other_types`].
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct TypeRules {
-    /// By type.
+    /// Selectors by model type.
     pub types: BTreeMap<String, Selector>,
     /// Of all other types.
     pub others: Option<Selector>,
@@ -173,7 +173,7 @@ impl Default for Policy {
 }
 
 impl Policy {
-    /// The policy with other selectors by type.
+    /// The policy with these selectors in place of those that it had.
     #[must_use]
     pub fn with_types(self, TypeRules { types, others }: TypeRules) -> Self {
         Self { types, other_types: others, ..self }

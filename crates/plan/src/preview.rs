@@ -9,12 +9,12 @@ use berth_spec::{
 
 use crate::{Basis, Planned, World, claim, plan};
 
-/// A change to preview.
+/// A change whose effect is computed.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Change {
     /// Declare or change a deployment.
     Apply(Arc<Deployment>),
-    /// Deletion of a deployment.
+    /// Delete the deployment of this name.
     Delete(DeploymentName),
     /// Put these settings of workers in place of all that there are.
     Workers {
@@ -39,11 +39,11 @@ pub struct Preview {
 /// One thing that would be done.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Step {
-    /// Kind of action.
+    /// The action, on one replica.
     pub action: Action,
-    /// The revision.
+    /// The revision that is loaded or unloaded.
     pub revision: RevisionId,
-    /// Where.
+    /// The worker on which that happens.
     pub worker: WorkerId,
     /// The memory that it takes or gives back.
     pub memory: ByteSize,
@@ -51,14 +51,14 @@ pub struct Step {
     pub basis: Option<Basis>,
 }
 
-/// Action on a replica.
+/// Action of a worker on one replica.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Action {
     /// Loaded where no other revision of the deployment is.
     Load,
     /// Loaded in place of an older revision.
     Reload {
-        /// The older revision.
+        /// The revision that it replaces there.
         from: RevisionId,
     },
     /// Unloaded: not wanted any more.
@@ -70,15 +70,15 @@ pub enum Action {
 /// A worker's memory before and after.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MemoryChange {
-    /// The worker.
+    /// The worker whose memory it is.
     pub worker: WorkerId,
     /// Memory for models after the change.
     pub total: ByteSize,
-    /// Claimed now.
+    /// Memory that replicas claim before the change.
     pub before: ByteSize,
     /// The most that is claimed on the way, e.g. while old and new are both loaded.
     pub peak: ByteSize,
-    /// Claimed in the end.
+    /// Memory that replicas claim once everything has settled.
     pub after: ByteSize,
 }
 
@@ -169,7 +169,7 @@ fn make_ready(world: &mut World, now: Time) -> bool {
     }
     let mut any = false;
     for change in changes.into_iter().filter(|change| change.whole || !change.replicas.is_empty()) {
-        any |= !world.observe(&change, now).touched.is_empty();
+        any |= !world.observe(&change, now).changed.is_empty();
     }
     any
 }

@@ -23,7 +23,7 @@ pub(crate) fn lacking<'a>(world: &'a World, record: &Record) -> Option<&'a str> 
 
 /// Serving settings of a deployment's replicas.
 pub(crate) struct Settings {
-    /// Of most.
+    /// Settings of all other revisions.
     plain: Arc<Serving>,
     /// Settings of a revision that has to answer what its predecessor answers; `None`: there is no such.
     on_trial: Option<Arc<Serving>>,
@@ -32,7 +32,7 @@ pub(crate) struct Settings {
 }
 
 impl Settings {
-    /// The settings of a deployment with this record.
+    /// Derives the settings of a deployment's replicas from its spec and its record.
     pub(crate) fn of(world: &World, deployment: &Deployment, record: &Record) -> Self {
         let asked = &deployment.spec.warmup;
         let plain = Arc::new(Serving {

@@ -23,13 +23,13 @@ pub struct Record {
 /// One replica that a worker should hold.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Replica {
-    /// The revision.
+    /// The revision that is loaded there.
     pub revision: RevisionId,
-    /// Where.
+    /// The worker that should hold it.
     pub worker: WorkerId,
     /// The memory set aside for it.
     pub claim: ByteSize,
-    /// When it was put there.
+    /// Time of the plan that put it there.
     pub placed: Time,
 }
 
@@ -39,21 +39,21 @@ pub struct Replica {
 pub enum Rollout {
     /// The first revision is on its way; nothing has been ready yet.
     Starting {
-        /// The revision.
+        /// The deployment's only revision so far.
         revision: RevisionId,
     },
     /// One revision, which has been ready.
     Stable {
-        /// The revision.
+        /// The revision that serves.
         revision: RevisionId,
     },
     /// `from` serves while `to` is loaded beside it.
     Surging {
-        /// Serves.
+        /// The revision that serves.
         from: RevisionId,
-        /// Comes.
+        /// The revision that replaces it.
         to: RevisionId,
-        /// Since when.
+        /// Time at which `to` was first wanted; `rollout.deadline` counts from it, or from the placing of `to` if that is later.
         since: Time,
         /// Copies that `from` had when its successor was first wanted. It gets no more than those, however many are wanted
         /// by now: what is added is of the new revision at once. Records of before this was written say nothing of it.
@@ -67,29 +67,29 @@ pub enum Rollout {
         from: RevisionId,
         /// Gets the share.
         to: RevisionId,
-        /// Since when.
+        /// Time at which `to` began to get its share.
         since: Time,
     },
     /// There was no room for both and the author chose not to wait: `from` was taken away to make room for `to`.
     Recreating {
         /// Served, and serves again if `to` fails.
         from: RevisionId,
-        /// Comes.
+        /// The revision that replaces it.
         to: RevisionId,
-        /// Since when.
+        /// Time at which `from` was taken away.
         since: Time,
     },
     /// `failed` did not become ready; `serving` goes on until the spec changes, or what made `failed` fail.
     Stuck {
-        /// Serves.
+        /// The revision that goes on serving.
         serving: RevisionId,
         /// Is not tried again.
         failed: RevisionId,
         /// The generation of the spec that asked for `failed`.
         generation: Generation,
-        /// Since when.
+        /// Time at which `failed` was given up.
         since: Time,
-        /// The reason, for people.
+        /// The reason for people, with the failure of the load.
         reason: String,
         /// A store refused it: other credentials are a reason to try again. Records of before this was written say
         /// nothing of it.
@@ -153,12 +153,12 @@ impl Rollout {
 }
 
 impl Record {
-    /// The replicas of one revision.
+    /// The replicas of one revision, by worker.
     pub fn of<'a>(&'a self, revision: &'a RevisionId) -> impl Iterator<Item = &'a Replica> {
         self.replicas.iter().filter(move |replica| replica.revision == *revision)
     }
 
-    /// The replica of a revision on a worker.
+    /// The replica of a revision on a worker; there is at most one.
     #[must_use]
     pub fn replica(&self, revision: &RevisionId, worker: &WorkerId) -> Option<&Replica> {
         self.replicas.iter().find(|replica| replica.revision == *revision && replica.worker == *worker)

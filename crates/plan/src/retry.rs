@@ -81,7 +81,7 @@ fn died(worker: &WorkerId, deaths: &Deaths, again_at: Time) -> String {
     let times = if deaths.in_a_row > 1 { format!("{} times in a row", deaths.in_a_row) } else { "once".to_owned() };
     format!(
         "its process on {worker} died {times}, last at {}: {}; it is started again at {again_at}",
-        deaths.at, deaths.how
+        deaths.at, deaths.cause
     )
 }
 

@@ -11,7 +11,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 pub struct Revisions(Vec<Arc<Revision>>);
 
 impl Revisions {
-    /// The revision of this id.
+    /// The revision of this id; `None`: it is not among them.
     #[must_use]
     pub fn get(&self, id: &RevisionId) -> Option<&Arc<Revision>> {
         self.0.iter().find(|revision| revision.id == *id)
@@ -30,7 +30,7 @@ impl Revisions {
         self.0.iter()
     }
 
-    /// The number of revisions.
+    /// The number of revisions: one or two, as a rule.
     #[must_use]
     pub fn len(&self) -> usize {
         self.0.len()

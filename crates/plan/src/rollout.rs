@@ -57,7 +57,7 @@ struct RolloutInputs {
     canary: Option<Percent>,
 }
 
-/// Moves the rollout on.
+/// Moves the rollout of a deployment to its next step, as far as its replicas allow.
 pub(crate) fn step(draft: &mut Draft<'_>, work: &mut Work<'_>) {
     let Some(before) = work.rollout.clone() else {
         if work.target > 0 {

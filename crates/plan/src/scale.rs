@@ -14,7 +14,7 @@ use crate::{
     world::Verdict,
 };
 
-/// Sets the target.
+/// Sets the number of replicas that a deployment should have.
 pub(crate) fn step(draft: &mut Draft<'_>, work: &mut Work<'_>) {
     let deployment = &work.entry.deployment;
     let replicas = deployment.spec.replicas;
@@ -135,7 +135,7 @@ pub(crate) fn make_do(draft: &mut Draft<'_>, work: &mut Work<'_>, revision: &Rev
 /// Marks replicas beyond the least that there must be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Extra {
-    /// There must be as many.
+    /// No more replicas than the deployment must have.
     No,
     /// Load or regular use asks for it.
     Yes,

@@ -41,19 +41,19 @@ use berth_spec::{
 
 pub use assumed::AssumedInventory;
 use copies::Room;
-pub use demand::{TotalUse, WISHES};
+pub use demand::{EXPLICIT_LOADS, TotalUse};
 pub(crate) use deployment::TrackedDeployment;
 pub use deployment::{LoadFailed, Prospect, Verdict};
 pub use liveness::MassLoss;
 pub(crate) use liveness::{MassLossHold, Waves};
 use terms::Registered;
-pub(crate) use worker::{Hold, Rank, Standing};
+pub(crate) use worker::{EvictionClass, Rank, Standing};
 pub use worker::{Liveness, TrackedWorker};
 pub(crate) use workers::{WorkerIndex, Workers};
 
 use crate::{Policy, Record};
 
-/// All that is known.
+/// Everything that plans look at: declarations, decisions, and the reports of workers and gateways.
 #[derive(Debug, Clone)]
 pub struct World {
     pub(crate) policy: Policy,
@@ -96,15 +96,15 @@ pub struct World {
     dirty: BTreeSet<DeploymentName>,
     /// Something happened that may touch everything.
     all_dirty: bool,
-    /// When to look at which deployment again.
+    /// Deployments that are planned again without an event, by the time of that.
     wakes: BTreeSet<(Time, DeploymentName)>,
     /// Names that lead to deployments.
     aliases: aliases::Aliases,
     /// The settings that deployments share.
     sharing: Sharing,
-    /// Deployments that each gateway uses.
+    /// Deployments of which each gateway has reported use: they are forgotten when it disconnects.
     used_by: BTreeMap<GatewayId, BTreeSet<DeploymentName>>,
-    /// Deployments that requests wait for.
+    /// Deployments for which some gateway has parked requests.
     waiting: BTreeSet<DeploymentName>,
     /// On-demand deployments that had to leave, by when they were used last.
     idle_evicted: BTreeSet<(Time, DeploymentName)>,
@@ -126,7 +126,7 @@ pub struct World {
 }
 
 impl World {
-    /// Nothing is known.
+    /// A world without deployments, workers and gateways, under this policy.
     #[must_use]
     pub fn new(policy: Policy) -> Self {
         Self {
@@ -211,7 +211,7 @@ impl World {
         self.workers.iter()
     }
 
-    /// One worker.
+    /// A worker that joined, or that records name; `None`: neither.
     #[must_use]
     pub fn worker(&self, id: &WorkerId) -> Option<&TrackedWorker> {
         self.workers.get(id)
@@ -265,7 +265,7 @@ impl World {
         self.strays.range((apply::first_of(name), first)..).take_while(move |(id, _)| id.deployment() == name)
     }
 
-    /// The route of one deployment as things are.
+    /// Derives the route of one deployment from the world as it is.
     fn route(&self, entry: &TrackedDeployment, now: Time) -> Route {
         crate::route::derive(self, entry, entry.record(), entry.verdict_at(now))
     }

@@ -15,22 +15,22 @@ pub const HISTORY: &str = "transactions/history/";
 /// Actual state of the fleet: the models that each worker holds.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct ActualState {
-    /// Workers by name.
+    /// Workers in the order of their names.
     #[serde(default)]
     pub workers: Vec<WorkerEntry>,
 }
 
-/// State of one worker.
+/// State of one worker: health, capacity in use, models.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct WorkerEntry {
     /// Worker's name.
     pub worker_id: String,
-    /// Health of the worker.
+    /// Health of the worker, as the controller judges it.
     pub status: WorkerHealth,
     /// Time of the last sign of life.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_heartbeat: Option<String>,
-    /// Capacity used by its models.
+    /// Memory, cores and models in use.
     #[serde(default)]
     pub capacity: CapacityUsed,
     /// By deployment and version.
@@ -50,12 +50,12 @@ pub enum WorkerHealth {
     Suspect,
     /// Back, and has not reported its models yet.
     Recovering,
-    /// Unreachable.
+    /// Lost: neither the controller nor the other nodes reach it.
     Failed,
 }
 
 impl WorkerHealth {
-    /// Name of the state.
+    /// The word in the file, lower case.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -68,26 +68,26 @@ impl WorkerHealth {
     }
 }
 
-/// Capacity used by the models of a worker.
+/// Memory, cores and models in use on a worker.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct CapacityUsed {
     /// Memory as a quantity, for example `8Gi`.
     pub used_memory: String,
-    /// CPU cores.
+    /// CPU cores in use over the last minute, to a tenth.
     pub used_cpu: f32,
     /// Number of ready models.
     pub loaded_models: u32,
 }
 
-/// One model on one worker.
+/// One model on one worker: an entry for each deployment and version.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ModelEntry {
-    /// Id of the deployment.
+    /// The `id` of the manifest.
     pub deployment_id: String,
-    /// State of the model.
+    /// State of the model there, in one of four words.
     pub status: ModelState,
-    /// The version in its card.
+    /// The `version` in the card's metadata.
     pub model_version: String,
     /// Time at which it became ready.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -154,17 +154,17 @@ impl ModelEntry {
     }
 }
 
-/// State of a model on a worker.
+/// State of a model on a worker, coarser than its residency: four words.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ModelState {
-    /// Loading.
+    /// Accepted, fetched, prepared or loaded: not ready yet.
     Loading,
-    /// Ready to answer.
+    /// Ready to answer requests.
     Ready,
     /// Draining: finishes its requests, then goes.
     Unloading,
-    /// Loading failed.
+    /// Could not be loaded; `error` says why.
     Failed,
 }
 
@@ -211,9 +211,9 @@ impl ActualState {
 
     /// Summary of the differences in meaning, short enough for the first line of a commit.
     #[must_use]
-    pub fn told_since(&self, before: &Self) -> String {
+    pub fn changes_since(&self, before: &Self) -> String {
         /// Changes named in a summary. Four fit on one line and cover a rollout over four workers.
-        const MOST: usize = 4;
+        const MAX_NAMED_CHANGES: usize = 4;
         let mut told = Vec::new();
         for worker in &self.workers {
             let old = before.workers.iter().find(|old| old.worker_id == worker.worker_id);
@@ -256,14 +256,14 @@ impl ActualState {
         told.extend(gone.map(|old| format!("{} is forgotten", old.worker_id)));
         match told.len() {
             0 => "the same as before".to_owned(),
-            n if n <= MOST => told.join(", "),
-            n => format!("{}, and {} more changes", told[..MOST].join(", "), n - MOST),
+            n if n <= MAX_NAMED_CHANGES => told.join(", "),
+            n => format!("{}, and {} more changes", told[..MAX_NAMED_CHANGES].join(", "), n - MAX_NAMED_CHANGES),
         }
     }
 }
 
 impl ModelState {
-    /// Name of the state.
+    /// The word in the file, lower case.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -359,10 +359,10 @@ mod tests {
         worker.models[0].request_count = Some(99_999);
         worker.models[1].progress = Some(0.9);
         assert_eq!(before.meaning(), after.meaning());
-        assert_eq!(after.told_since(&before), "the same as before");
+        assert_eq!(after.changes_since(&before), "the same as before");
         after.workers[0].models[1].status = ModelState::Failed;
         assert_ne!(before.meaning(), after.meaning());
-        assert_eq!(after.told_since(&before), "fraud 1.2.3 is failed on a");
+        assert_eq!(after.changes_since(&before), "fraud 1.2.3 is failed on a");
     }
 
     #[test]
@@ -381,7 +381,7 @@ mod tests {
             let (before, mut after) = (state(), state());
             change(&mut after.workers[1]);
             assert_ne!(before.meaning(), after.meaning(), "{words}");
-            assert_eq!(after.told_since(&before), words);
+            assert_eq!(after.changes_since(&before), words);
         }
     }
 
@@ -391,7 +391,7 @@ mod tests {
         before.workers[1].models.insert(0, model("fraud", ModelState::Unloading));
         let mut after = before.clone();
         after.workers[1].models[2].retry_count = Some(1);
-        assert_eq!(after.told_since(&before), "fraud 1.2.3 is loading on a again");
+        assert_eq!(after.changes_since(&before), "fraud 1.2.3 is loading on a again");
     }
 
     #[test]

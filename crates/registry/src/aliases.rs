@@ -19,7 +19,7 @@ use crate::{
 /// The step that checks aliases: they are manifests.
 pub(crate) const STEP: Step = Step::Manifests;
 
-/// A file of `aliases/`.
+/// A file of `aliases/`: its alias, and the places of the name and the targets.
 #[derive(Debug)]
 pub(crate) struct AliasFile {
     pub(crate) alias: ManifestAlias,
@@ -35,9 +35,9 @@ pub(crate) fn read(file: &str, text: &str) -> Parsed<AliasFile> {
         Ok(Some(document)) => document,
         Ok(None) => {
             let empty = problem("empty", "the file declares nothing".to_owned(), "fill it in, or remove it");
-            return Parsed::wrong(file, text, vec![empty]);
+            return Parsed::invalid(file, text, vec![empty]);
         }
-        Err(problem) => return Parsed::wrong(file, text, vec![*problem]),
+        Err(problem) => return Parsed::invalid(file, text, vec![*problem]),
     };
     let at = |found: Problem, pointer: &str| {
         let (place, path) = document.place(pointer);
@@ -45,31 +45,31 @@ pub(crate) fn read(file: &str, text: &str) -> Parsed<AliasFile> {
     };
     if is_list(&document.node) {
         let list = problem("kind", "the file holds a list".to_owned(), "declare one alias in each file");
-        return Parsed::wrong(file, text, vec![at(list, "/items")]);
+        return Parsed::invalid(file, text, vec![at(list, "/items")]);
     }
     let context = ParseContext { file: file.to_owned(), ..ParseContext::default() };
     let alias = match parse_all(text, &context).map(|mut read| read.pop()) {
         Ok(Some(Manifest::Alias(alias))) => *alias,
         Ok(_) => {
             let other = problem("kind", "only aliases lie here".to_owned(), "write kind: Alias, or move the file");
-            return Parsed::wrong(file, text, vec![at(other, "/kind")]);
+            return Parsed::invalid(file, text, vec![at(other, "/kind")]);
         }
         Err(errors) => {
             let told = errors.into_iter().map(|error| {
                 let place = Position { line: error.line, column: error.column };
                 problem("schema", error.message, &error.remedy).at(place, &error.path, text)
             });
-            return Parsed::wrong(file, text, told.collect());
+            return Parsed::invalid(file, text, told.collect());
         }
     };
     if alias.name.namespace() != DEFAULT_NAMESPACE {
         let message = format!("{} is not in the namespace of a registry", alias.name);
         let remedy = "leave metadata.namespace out: what a registry declares is in `default`";
-        return Parsed::wrong(file, text, vec![at(problem("namespace", message, remedy), "/metadata/namespace")]);
+        return Parsed::invalid(file, text, vec![at(problem("namespace", message, remedy), "/metadata/namespace")]);
     }
     let targets_at = (0..alias.targets.len()).map(|n| document.place(&format!("/spec/targets/{n}/deployment")));
     let (name_at, targets_at) = (document.place("/metadata/name"), targets_at.collect());
-    Parsed::right(file, text, AliasFile { alias, name_at, targets_at })
+    Parsed::valid(file, text, AliasFile { alias, name_at, targets_at })
 }
 
 /// Checks aliases against deployments: a name is one thing, and leads to deployments of the registry.

@@ -20,7 +20,7 @@ use crate::{
     schema::{self, SchemaKind},
 };
 
-/// A card that was looked at.
+/// Result of checking one card.
 #[derive(Debug, Clone, PartialEq)]
 pub struct CheckedCard {
     /// All that is wrong with it, in reading order.
@@ -56,7 +56,7 @@ pub fn check_card(text: &str, file: &str, rules: &CardRules<'_>) -> CheckedCard 
     let mut problems = Vec::new();
     match document.json.get("schemaVersion").and_then(Value::as_str) {
         Some(version) if !SCHEMA_VERSIONS.contains(&version) => return fail(reading.no_schema(version)),
-        Some(version) => problems.extend(reading.standing(version)),
+        Some(version) => problems.extend(reading.version_problem(version)),
         // The schema says that it is missing, or no text.
         None => {}
     }
@@ -103,7 +103,7 @@ impl Reading<'_> {
     /// A version that this Berth does not read.
     fn no_schema(&self, version: &str) -> Problem {
         let known = SCHEMA_VERSIONS.join(", ");
-        let message = match self.rules.matrix.standing(version, self.rules.today) {
+        let message = match self.rules.matrix.status(version, self.rules.today) {
             VersionStatus::Sunset(day) => format!("schema version {version} is out of use since {day}"),
             _ => format!("schema version {version:?} is not one that Berth reads ({known})"),
         };
@@ -114,14 +114,14 @@ impl Reading<'_> {
         self.problem("schema-version", "/schemaVersion", message, remedy).outcome(Outcome::SchemaIncompatibility)
     }
 
-    fn standing(&self, version: &str) -> Option<Problem> {
+    fn version_problem(&self, version: &str) -> Option<Problem> {
         let problem = |message: String, remedy: &str| {
             Some(
                 self.problem("schema-version", "/schemaVersion", message, remedy)
                     .outcome(Outcome::SchemaIncompatibility),
             )
         };
-        match self.rules.matrix.standing(version, self.rules.today) {
+        match self.rules.matrix.status(version, self.rules.today) {
             VersionStatus::Current => None,
             VersionStatus::Deprecated(Some(day)) => {
                 problem(format!("schema version {version} goes out of use on {day}"), "move the card to a newer one")

@@ -19,7 +19,7 @@ use crate::{
 /// Cards that were looked at, by repository, commit and path.
 pub(crate) type CardCache = HashMap<(String, Oid, String), Arc<CheckedCard>>;
 
-/// A manifest, where it is and what it is meant for.
+/// A manifest with its environment and the path of its file.
 type Placed = (Environment, String, Arc<Parsed<DeploymentManifest>>);
 
 /// Result of checking the cards of all manifests.
@@ -31,7 +31,7 @@ pub(crate) struct Cards {
     pub(crate) parsed: usize,
 }
 
-/// Valid card of a manifest.
+/// A card without errors, with the manifest that pins it and the file that was found.
 struct ValidCard<'a> {
     placed: &'a Placed,
     manifest: Arc<DeploymentManifest>,

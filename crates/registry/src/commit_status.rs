@@ -18,9 +18,9 @@ use crate::settings::{CommitStatus, StatusProvider};
 pub enum Mark {
     /// Being validated.
     Pending,
-    /// Applied.
+    /// Validated and in force.
     Success,
-    /// Rejected.
+    /// Rejected; the description says why.
     Failure,
 }
 
@@ -31,9 +31,9 @@ pub struct Request {
     pub url: String,
     /// Headers beside those of JSON.
     pub headers: Vec<(&'static str, String)>,
-    /// Header for the token.
+    /// Header for the token, which the sender adds.
     pub token: TokenHeader,
-    /// JSON body.
+    /// JSON body in the form of the host.
     pub body: Value,
 }
 

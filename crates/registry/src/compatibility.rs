@@ -57,7 +57,7 @@ impl Fleet<'_> {
                 .iter()
                 .map(|w| format!("{} reads {}", w.worker_id, w.supported_schema_versions.join(", ")))
                 .collect();
-            let supported: Vec<String> = supported.into_iter().take(SHOWN).collect();
+            let supported: Vec<String> = supported.into_iter().take(MAX_NAMED_WORKERS).collect();
             let message = format!(
                 "the card has schema version {version}, which none of the {} workers with {wanted} reads ({})",
                 matching.len(),
@@ -150,7 +150,7 @@ impl Fleet<'_> {
 }
 
 /// Workers that one message names.
-const SHOWN: usize = 5;
+const MAX_NAMED_WORKERS: usize = 5;
 
 /// The step of these problems.
 pub(crate) const STEP: Step = Step::Compatibility;

@@ -17,7 +17,7 @@ use serde_json::{Map, Value};
 /// A way in which clients of the old version may fail with the new one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Break {
-    /// Side of the model that broke.
+    /// Side on which clients may fail: their requests, or the answers that they get.
     pub side: Side,
     /// The place in the document, as a JSON pointer; empty: the document itself.
     pub path: String,
@@ -25,12 +25,12 @@ pub struct Break {
     pub message: String,
 }
 
-/// A side of the model.
+/// A side of the model that its card has a schema for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Side {
-    /// Requests.
+    /// Requests, by the input schema.
     Input,
-    /// Answers.
+    /// Answers, by the output schema.
     Output,
 }
 
@@ -76,7 +76,7 @@ const WHOLE: [&str; 23] = [
 ];
 
 /// Keywords that hold schemas for reference. Their contents matter only where something refers to them.
-const ASIDE: [&str; 2] = ["$defs", "definitions"];
+const DEFINITION_KEYWORDS: [&str; 2] = ["$defs", "definitions"];
 
 /// Depth at which the comparison stops. Deeper than the nesting of real documents, and bounds hostile ones.
 const DEPTH: usize = 32;
@@ -246,11 +246,12 @@ impl Comparison<'_> {
 /// Resolves a schema that consists of a reference into its own document.
 fn target<'v>(document: &'v Value, schema: &Value) -> Option<&'v Value> {
     /// Keywords that say nothing of what is taken.
-    const WORDS: [&str; 6] = ["title", "description", "default", "examples", "deprecated", "$comment"];
+    const ANNOTATION_KEYWORDS: [&str; 6] = ["title", "description", "default", "examples", "deprecated", "$comment"];
     let fields = schema.as_object()?;
     let pointer = fields.get("$ref")?.as_str()?.strip_prefix('#')?;
-    let alone =
-        fields.keys().all(|key| key == "$ref" || WORDS.contains(&key.as_str()) || ASIDE.contains(&key.as_str()));
+    let alone = fields.keys().all(|key| {
+        key == "$ref" || ANNOTATION_KEYWORDS.contains(&key.as_str()) || DEFINITION_KEYWORDS.contains(&key.as_str())
+    });
     if alone { document.pointer(pointer) } else { None }
 }
 
@@ -258,7 +259,7 @@ fn target<'v>(document: &'v Value, schema: &Value) -> Option<&'v Value> {
 fn refers(schema: &Value) -> bool {
     match schema {
         Value::Object(fields) => {
-            let parts = fields.iter().filter(|(key, _)| !ASIDE.contains(&key.as_str()));
+            let parts = fields.iter().filter(|(key, _)| !DEFINITION_KEYWORDS.contains(&key.as_str()));
             fields.contains_key("$ref") || parts.into_iter().any(|(_, part)| refers(part))
         }
         Value::Array(items) => items.iter().any(refers),

@@ -40,17 +40,17 @@ pub struct Desired {
 /// One deployment, with the card that it pins.
 #[derive(Debug, Clone, PartialEq)]
 pub struct DesiredDeployment {
-    /// Deployment id.
+    /// The `id` of the manifest, which is the deployment's name.
     pub id: String,
     /// The manifest's file, from the registry's root.
     pub path: String,
-    /// Target environment.
+    /// Environment, by the folder of its manifest.
     pub environment: Environment,
-    /// Manifest of the deployment.
+    /// The manifest as its file has it.
     pub manifest: Arc<DeploymentManifest>,
     /// Model card that the manifest pins.
     pub card: Arc<ModelCard>,
-    /// The commit that the card was read from.
+    /// The commit that the card's ref leads to.
     pub card_commit: Oid,
     /// The commit of the code that the card names.
     pub code_commit: Oid,
@@ -63,7 +63,7 @@ pub struct SecretFile {
     pub worker: String,
     /// The file, from the registry's root.
     pub path: String,
-    /// Text of the file.
+    /// Text of the file; values in it are encrypted.
     pub text: Arc<str>,
 }
 
@@ -72,17 +72,17 @@ pub struct SecretFile {
 pub enum Change {
     /// New deployment.
     Added {
-        /// Deployment id.
+        /// Id of the new deployment.
         id: String,
     },
-    /// Deployment that was removed.
+    /// Deployment that the commit no longer has.
     Removed {
-        /// Deployment id.
+        /// Id of the removed deployment.
         id: String,
     },
     /// New version of the model.
     Version {
-        /// Deployment id.
+        /// Id of the deployment.
         id: String,
         /// The version before, and the commit of its card.
         before: (String, Oid),
@@ -91,32 +91,32 @@ pub enum Change {
     },
     /// New number of replicas; 0 where disabled.
     Scale {
-        /// Deployment id.
+        /// Id of the deployment.
         id: String,
-        /// Replicas before.
+        /// Replicas before; 0 where it was disabled.
         before: u32,
         /// Replicas now.
         after: u32,
     },
-    /// Deployment that was disabled.
+    /// Deployment that the commit disables: its manifest stays.
     Disabled {
-        /// Deployment id.
+        /// Id of the disabled deployment.
         id: String,
     },
     /// Deployment that was enabled again.
     Enabled {
-        /// Deployment id.
+        /// Id of the enabled deployment.
         id: String,
     },
     /// Something else of its manifest differs: priority, labels, endpoint, owner, or its place in the registry.
     Settings {
-        /// Deployment id.
+        /// Id of the deployment.
         id: String,
     },
 }
 
 impl Change {
-    /// Id of the deployment that changed.
+    /// Id of the deployment, which every change has.
     #[must_use]
     pub fn id(&self) -> &str {
         match self {
@@ -132,7 +132,7 @@ impl Change {
 }
 
 impl Desired {
-    /// A deployment by its name.
+    /// The deployment of this id; `None`: the commit has none.
     #[must_use]
     pub fn deployment(&self, id: &str) -> Option<&DesiredDeployment> {
         self.deployments.binary_search_by(|one| one.id.as_str().cmp(id)).ok().map(|at| &self.deployments[at])

@@ -8,7 +8,7 @@ use serde_path_to_error::Segment;
 use crate::problem::{Problem, Step};
 
 /// Largest file in bytes. Holds cards with large schemas and bounds hostile files.
-pub const LARGEST: usize = 1 << 20;
+pub const MAX_FILE_BYTES: usize = 1 << 20;
 
 /// A document that could be read.
 #[derive(Debug)]
@@ -21,8 +21,8 @@ impl Document {
     /// Reads the only document of a text; `None` if it holds nothing.
     pub(crate) fn read(text: &str, file: &str, step: Step) -> Result<Option<Self>, Box<Problem>> {
         let problem = |rule, message: String| Box::new(Problem::new(step, rule, file, message));
-        if text.len() > LARGEST {
-            let message = format!("the file has {} bytes, and {LARGEST} are allowed", text.len());
+        if text.len() > MAX_FILE_BYTES {
+            let message = format!("the file has {} bytes, and {MAX_FILE_BYTES} are allowed", text.len());
             return Err(problem("too-large", message));
         }
         let mut documents = Node::documents(text).map_err(|error| {

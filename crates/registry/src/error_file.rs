@@ -15,7 +15,7 @@ use crate::actual::{file_stamp, stamp};
 /// Folder of the error files.
 pub const ERRORS: &str = "errors/";
 
-/// Kind of incident.
+/// Kind of incident: the `error_type` of the file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum IncidentKind {
     /// A model could not be loaded.
@@ -27,7 +27,7 @@ pub enum IncidentKind {
     /// A commit was rejected.
     #[serde(rename = "registry_validation_failure")]
     ValidationError,
-    /// A worker is gone.
+    /// A worker cannot be reached any more.
     #[serde(rename = "worker_failure")]
     WorkerFailure,
     /// There is no room for a model.
@@ -39,7 +39,7 @@ pub enum IncidentKind {
 }
 
 impl IncidentKind {
-    /// In the names of files.
+    /// The word in names of files: `load-failure`.
     #[must_use]
     pub const fn file_word(self) -> &'static str {
         match self {
@@ -66,7 +66,7 @@ impl IncidentKind {
     }
 }
 
-/// Severity of an incident.
+/// Severity of an incident, which decides who is notified.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum IncidentSeverity {
@@ -81,30 +81,30 @@ pub enum IncidentSeverity {
 /// Subject of an incident. Two incidents with one subject are the same incident.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Subject {
-    /// Kind of incident.
+    /// Kind of incident, part of the file's name.
     pub kind: IncidentKind,
-    /// Deployment concerned.
+    /// Id of the deployment; `None`: the incident is not about one.
     pub deployment: Option<String>,
-    /// Worker concerned.
+    /// Name of the worker; `None`: the incident is not about one.
     pub worker: Option<String>,
-    /// With which commit of the registry.
+    /// Hex digits of the registry's commit; `None`: the incident is not about one.
     pub commit: Option<String>,
 }
 
 /// Incident that needs attention.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Incident {
-    /// Subject of the incident.
+    /// Subject, by which the incident is found again.
     pub subject: Subject,
-    /// Severity of the incident.
+    /// Severity, by how much it needs a person.
     pub severity: IncidentSeverity,
-    /// Start of the incident.
+    /// Time at which it began; the file's name has it.
     pub at: Time,
     /// The card of the deployment: repository and ref.
     pub card: Option<(String, String)>,
-    /// Health of the worker.
+    /// Health of the worker, in the word of the actual state.
     pub worker_status: Option<String>,
-    /// Author of the commit.
+    /// Author of the refused commit, as `Name <address>`.
     pub author: Option<String>,
     /// The kind of failure, in one word; for a load the worker's, for a commit the outcome of validation.
     pub category: String,
@@ -123,19 +123,19 @@ pub struct Incident {
 }
 
 /// Beginnings of lines about retries. Such lines change with every attempt, so they do not count as news.
-const LATER: [&str; 3] = [NEXT, LEFT_ALONE, AGAIN];
+const LATER: [&str; 3] = [NEXT, LEFT_ALONE, RETRY_AT];
 const NEXT: &str = "The next attempt is at";
 const LEFT_ALONE: &str = "It is left alone";
-const AGAIN: &str = "It is looked at again at";
+const RETRY_AT: &str = "It is looked at again at";
 
 impl Incident {
-    /// The kind of failure of a load.
+    /// The category as a load's; `None`: it is not about a load.
     #[must_use]
     pub fn load_category(&self) -> Option<FailureCategory> {
         FailureCategory::of_word(&self.category)
     }
 
-    /// Actions already taken.
+    /// Actions already taken, in lines: `actions`, retries, and the time of the next one.
     #[must_use]
     pub fn actions_taken(&self) -> Vec<String> {
         let mut done = self.actions.clone();
@@ -149,7 +149,7 @@ impl Incident {
             (IncidentKind::LoadFailure, None) => {
                 done.push(format!("{LEFT_ALONE} until something changes, or for 10 minutes"))
             }
-            (_, Some(at)) => done.push(format!("{AGAIN} {}", stamp(at))),
+            (_, Some(at)) => done.push(format!("{RETRY_AT} {}", stamp(at))),
             (_, None) => {}
         }
         done
@@ -161,7 +161,7 @@ impl Incident {
         advice::recommended(self)
     }
 
-    /// File name for a new incident.
+    /// Path for a new incident: `errors/TIME-KIND.yaml`.
     #[must_use]
     pub fn file_name(&self) -> String {
         format!("{ERRORS}{}-{}.yaml", file_stamp(self.at), self.subject.kind.file_word())
@@ -176,7 +176,7 @@ impl Incident {
 
 /// Reads subject, severity and summary of an error file; `None` if no controller wrote it.
 #[must_use]
-pub fn told_in(text: &str) -> Option<(Subject, IncidentSeverity, String)> {
+pub fn read_summary(text: &str) -> Option<(Subject, IncidentSeverity, String)> {
     let file = ErrorFile::read(text)?;
     Some((file.subject(), file.severity(), file.message().to_owned()))
 }
@@ -225,7 +225,7 @@ mod tests {
                 .as_array()
                 .is_some_and(|done| done.iter().any(|word| word == "Retried the load 2 times"))
         );
-        let told = told_in(&text).map(|(subject, ..)| subject);
+        let told = read_summary(&text).map(|(subject, ..)| subject);
         assert_eq!(told, Some(incident.subject));
     }
 

@@ -13,7 +13,7 @@ use crate::{
 /// The step that checks functions: they are manifests.
 pub(crate) const STEP: Step = Step::Manifests;
 
-/// A file of `functions/`.
+/// A file of `functions/`: its manifest, and the place of the name.
 #[derive(Debug)]
 pub(crate) struct FunctionFile {
     pub(crate) function: ManifestFunction,
@@ -27,14 +27,14 @@ pub(crate) fn read(file: &str, text: &str) -> Parsed<FunctionFile> {
         Ok(Some(document)) => document,
         Ok(None) => {
             let empty = problem("empty", "the file declares nothing".to_owned(), "fill it in, or remove it");
-            return Parsed::wrong(file, text, vec![empty]);
+            return Parsed::invalid(file, text, vec![empty]);
         }
-        Err(problem) => return Parsed::wrong(file, text, vec![*problem]),
+        Err(problem) => return Parsed::invalid(file, text, vec![*problem]),
     };
     if is_list(&document.node) {
         let list = problem("kind", "the file holds a list".to_owned(), "declare one function in each file");
         let (place, path) = document.place("/items");
-        return Parsed::wrong(file, text, vec![list.at(place, &path, text)]);
+        return Parsed::invalid(file, text, vec![list.at(place, &path, text)]);
     }
     let context = ParseContext { file: file.to_owned(), ..ParseContext::default() };
     let function = match parse_all(text, &context).map(|mut read| read.pop()) {
@@ -42,18 +42,18 @@ pub(crate) fn read(file: &str, text: &str) -> Parsed<FunctionFile> {
         Ok(_) => {
             let other = problem("kind", "only functions lie here".to_owned(), "write kind: Function, or move the file");
             let (place, path) = document.place("/kind");
-            return Parsed::wrong(file, text, vec![other.at(place, &path, text)]);
+            return Parsed::invalid(file, text, vec![other.at(place, &path, text)]);
         }
         Err(errors) => {
             let told = errors.into_iter().map(|error| {
                 let place = Position { line: error.line, column: error.column };
                 problem("schema", error.message, &error.remedy).at(place, &error.path, text)
             });
-            return Parsed::wrong(file, text, told.collect());
+            return Parsed::invalid(file, text, told.collect());
         }
     };
     let name_at = document.place("/metadata/name");
-    Parsed::right(file, text, FunctionFile { function, name_at })
+    Parsed::valid(file, text, FunctionFile { function, name_at })
 }
 
 /// Finds names that two files declare.

@@ -12,8 +12,8 @@ use crate::{
 /// Folders that must be there.
 pub const FOLDERS: [&str; 5] = ["models/production", "models/staging", "transactions", "workers", "errors"];
 
-/// Folders that a registry is in. Others may hold anything.
-pub(crate) const ROOMS: [&str; 6] = ["models", "aliases", "functions", "workers", "transactions", "errors"];
+/// Top-level folders of a registry. Others may hold anything.
+pub(crate) const TOP_LEVEL_FOLDERS: [&str; 6] = ["models", "aliases", "functions", "workers", "transactions", "errors"];
 
 /// Files at the root that are looked for, and what they are called by mistake.
 const AT_ROOT: [(&str, &[&str]); 2] = [
@@ -58,8 +58,8 @@ pub(crate) fn sort(files: &Files) -> (Layout<'_>, Vec<Problem>) {
     problems.extend(misnamed(files));
     let mut layout = Layout::default();
     for file in &files.all {
-        let Some((room, rest)) = file.path.split_once('/') else { continue };
-        if !ROOMS.contains(&room) {
+        let Some((folder, rest)) = file.path.split_once('/') else { continue };
+        if !TOP_LEVEL_FOLDERS.contains(&folder) {
             continue;
         }
         if matches!(file.mode, Mode::Link | Mode::Submodule) {
@@ -72,18 +72,18 @@ pub(crate) fn sort(files: &Files) -> (Layout<'_>, Vec<Problem>) {
             problems.push(Problem::new(Step::Structure, "plain-files", &file.path, "the name is not UTF-8"));
             continue;
         }
-        problems.extend(place(&mut layout, file, room, rest));
+        problems.extend(place(&mut layout, file, folder, rest));
     }
     (layout, problems)
 }
 
-fn place<'a>(layout: &mut Layout<'a>, file: &'a File, room: &str, rest: &str) -> Option<Problem> {
+fn place<'a>(layout: &mut Layout<'a>, file: &'a File, folder: &str, rest: &str) -> Option<Problem> {
     let problem = |rule, message: &str, remedy: &str| {
         Some(Problem::new(Step::Structure, rule, &file.path, message).remedy(remedy))
     };
     let name = rest.rsplit('/').next().unwrap_or(rest);
     let is_yaml = name.ends_with(".yaml") || name.ends_with(".yml");
-    match room {
+    match folder {
         "models" => {
             let environment = match rest.split_once('/') {
                 Some(("production", _)) => Environment::Production,

@@ -30,7 +30,7 @@ pub(crate) struct Ledger {
 
 #[derive(Debug, Default, Serialize, Deserialize)]
 struct LedgerData {
-    /// Tags by repository.
+    /// Tags and abbreviated commits by the URL of their repository.
     repositories: BTreeMap<String, RepositoryTags>,
     /// Tags that were met in this pass; they count once a commit that names them is accepted.
     #[serde(skip)]
@@ -163,7 +163,7 @@ impl Ledger {
         let _ = replace(&self.card_file(repository, commit, path), text.as_bytes());
     }
 
-    /// The folder of the copy of a repository.
+    /// The folder of the bare copy of a repository.
     pub(crate) fn mirror_folder(&self, repository: &str) -> PathBuf {
         self.folder.join("mirrors").join(&hash(&[repository])[..32])
     }

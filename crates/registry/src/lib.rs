@@ -50,7 +50,7 @@ pub mod write_back;
 
 pub use card::{CardRules, CheckedCard, check_card};
 pub use desired::{Change, Desired, DesiredDeployment, SecretFile};
-pub use document::LARGEST;
+pub use document::MAX_FILE_BYTES;
 pub use hub::to_hub;
 pub use layout::{Environment, FOLDERS};
 pub use manifest::{CardRef, DeploymentConfig, DeploymentManifest, ManifestMetadata};

@@ -46,7 +46,7 @@ struct MatrixDocument {
 /// Status of a version on a given day.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum VersionStatus<'a> {
-    /// Supported.
+    /// Supported, without an end.
     Current,
     /// In use until a day, if one is named.
     Deprecated(Option<&'a str>),
@@ -114,7 +114,7 @@ impl Matrix {
 
     /// Status of a version on the day `today` (`2026-01-31`).
     #[must_use]
-    pub fn standing(&self, name: &str, today: &str) -> VersionStatus<'_> {
+    pub fn status(&self, name: &str, today: &str) -> VersionStatus<'_> {
         let Some(row) = version(name).and_then(|parsed| self.covering(parsed)) else { return VersionStatus::Unknown };
         match row.sunset_date.as_deref() {
             // Dates of this form compare as texts.
@@ -241,10 +241,10 @@ mod tests {
         let matrix = Matrix::embedded();
         assert!(matrix.supports(["3.1.0"], "3.0.0") && !matrix.supports(["3.0.0"], "3.1.0"));
         assert!(matrix.supports(["2.2.0"], "2.0.0") && !matrix.supports(["2.2.0"], "3.0.0"));
-        assert_eq!(matrix.standing("3.0.0", "2026-11-22"), VersionStatus::Current);
-        assert_eq!(matrix.standing("2.1.0", "2025-12-31"), VersionStatus::Deprecated(Some("2026-01-01")));
-        assert_eq!(matrix.standing("2.2.0", "2026-01-01"), VersionStatus::Sunset("2026-01-01"));
-        assert_eq!(matrix.standing("9.0.0", "2026-01-01"), VersionStatus::Unknown);
+        assert_eq!(matrix.status("3.0.0", "2026-11-22"), VersionStatus::Current);
+        assert_eq!(matrix.status("2.1.0", "2025-12-31"), VersionStatus::Deprecated(Some("2026-01-01")));
+        assert_eq!(matrix.status("2.2.0", "2026-01-01"), VersionStatus::Sunset("2026-01-01"));
+        assert_eq!(matrix.status("9.0.0", "2026-01-01"), VersionStatus::Unknown);
     }
 
     #[test]

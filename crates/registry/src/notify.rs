@@ -1,7 +1,7 @@
 //! Telling people: what is worth a message to whom, and the message in the form of each way to tell it.
 //!
 //! ```text
-//! Notice ──▶ Desk::take ── too little, told lately, too many ──▶ nothing (what is held back is counted and said later)
+//! Notice ──▶ Deduplicator::take ── too little, told lately, too many ──▶ nothing (what is held back is counted and said later)
 //!                │
 //!                └──▶ whole or in part ──▶ webhook JSON | Slack | email          (sent elsewhere, with retries)
 //! ```
@@ -25,13 +25,13 @@ pub const WINDOW: Duration = Duration::from_secs(60 * 60);
 
 /// Messages to one target within [`RATE`]. Enough for a bad commit and the failures after it, without flooding in an
 /// outage.
-pub const MOST: usize = 20;
+pub const MAX_MESSAGES: usize = 20;
 
-/// Period over which [`MOST`] counts: people look at a chat some times an hour.
+/// Period over which [`MAX_MESSAGES`] counts: people look at a chat some times an hour.
 pub const RATE: Duration = Duration::from_secs(10 * 60);
 
 /// Subjects remembered for each target. Beyond that, the oldest may be sent again.
-const REMEMBERED: usize = 4_096;
+const MAX_SUBJECTS: usize = 4_096;
 
 /// Audience that should act.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -42,22 +42,22 @@ pub enum Recipient {
     Ml,
 }
 
-/// Notice for people.
+/// Notice for people, before it has the form of a channel.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Notice {
     /// Kind of event, one word with dashes: `load-failure`.
     pub kind: String,
     /// Subject. Notices of one kind and subject are the same.
     pub subject: String,
-    /// Severity of the event.
+    /// Severity, compared with the least that a target wants.
     pub severity: NotificationSeverity,
     /// Audiences that should act.
     pub recipients: Vec<Recipient>,
     /// Addresses of the owners of the model.
     pub owners: Vec<String>,
-    /// Time of the event.
+    /// Time at which it happened.
     pub at: Time,
-    /// Title in one line.
+    /// Title in one line, without the cluster.
     pub title: String,
     /// Details in several lines.
     pub text: String,
@@ -115,7 +115,7 @@ impl Deduplicator {
             return Verdict::ToldLately;
         }
         self.sent.retain(|at| now.since(*at) < RATE);
-        if self.sent.len() >= MOST {
+        if self.sent.len() >= MAX_MESSAGES {
             self.held += 1;
             if notice.resolved {
                 // Who was not told of the end is told of the next beginning.
@@ -152,7 +152,7 @@ impl Deduplicator {
     }
 
     fn remember(&mut self, key: (String, String), told: LastSent) {
-        if self.told.len() >= REMEMBERED
+        if self.told.len() >= MAX_SUBJECTS
             && let Some(oldest) = self.told.iter().min_by_key(|(_, told)| told.at).map(|(key, _)| key.clone())
         {
             self.told.remove(&oldest);
@@ -254,7 +254,7 @@ mod tests {
         let verdicts: Vec<Verdict> = (0..50)
             .map(|n| deduplicator.take(&all, &notice(&n.to_string(), NotificationSeverity::Error), Time::ZERO))
             .collect();
-        assert_eq!(verdicts.iter().filter(|verdict| matches!(verdict, Verdict::Send { .. })).count(), MOST);
+        assert_eq!(verdicts.iter().filter(|verdict| matches!(verdict, Verdict::Send { .. })).count(), MAX_MESSAGES);
         let later = Time::ZERO + RATE;
         let held = deduplicator.take(&all, &notice("later", NotificationSeverity::Error), later);
         assert_eq!(held, Verdict::Send { held: 30 });

@@ -17,7 +17,7 @@ use crate::{
     schema::{self, Finding, SchemaKind},
 };
 
-/// A file that was looked at.
+/// Result of looking at one file: its value, or its problems.
 #[derive(Debug)]
 pub(crate) struct Parsed<T> {
     pub(crate) problems: Vec<Problem>,
@@ -60,22 +60,22 @@ impl<T> Parsed<T> {
         (&self.file, Arc::clone(&self.text))
     }
 
-    /// A file with what is wrong with it.
-    pub(crate) fn wrong(file: &str, text: &str, problems: Vec<Problem>) -> Self {
+    /// Result of a file with problems, which has no value.
+    pub(crate) fn invalid(file: &str, text: &str, problems: Vec<Problem>) -> Self {
         Self { problems, ..Self::empty(file, text) }
     }
 
-    /// A file that is right for itself.
-    pub(crate) fn right(file: &str, text: &str, value: T) -> Self {
+    /// Result of a file without problems of its own.
+    pub(crate) fn valid(file: &str, text: &str, value: T) -> Self {
         Self { value: Some(Arc::new(value)), ..Self::empty(file, text) }
     }
 
-    /// Path of the file.
+    /// Path of the file, from the registry's root.
     pub(crate) fn file(&self) -> &str {
         &self.file
     }
 
-    /// A file that is no text.
+    /// Result for a file whose content cannot be read as text.
     pub(crate) fn unreadable(file: &str, problem: Problem) -> Self {
         Self::empty(file, "").with_problem(problem)
     }
@@ -239,7 +239,7 @@ pub(crate) fn local_remedy(repository: &str, protocols: Protocols) -> &'static s
     }
 }
 
-/// A file of `workers/`.
+/// A file of `workers/`: its configuration, and references to Vault.
 #[derive(Debug)]
 pub(crate) struct WorkerFile {
     pub(crate) config: WorkerConfig,
@@ -302,7 +302,7 @@ fn vault_problems(document: &Document, file: &str) -> Vec<Problem> {
     found.iter().map(|one| at(place(one.line, one.column), &one.path, &one.message, &one.remedy)).collect()
 }
 
-/// A file of `workers/secrets`.
+/// A file of `workers/secrets`: for which worker it is, still encrypted.
 #[derive(Debug)]
 pub(crate) struct SecretsFile {
     pub(crate) worker: String,

@@ -68,7 +68,7 @@ pub enum Outcome {
 }
 
 impl Outcome {
-    /// For logs and metrics.
+    /// The word in logs and metrics.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -98,7 +98,7 @@ impl Outcome {
         }
     }
 
-    /// Audiences that are notified.
+    /// Audiences that are told of a commit with this outcome.
     #[must_use]
     pub const fn audience(self) -> &'static [Audience] {
         match self {
@@ -109,7 +109,7 @@ impl Outcome {
     }
 }
 
-/// Audience of a problem.
+/// Audience that can mend a problem.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Audience {
@@ -119,7 +119,7 @@ pub enum Audience {
     Ml,
 }
 
-/// Severity of a problem.
+/// Severity of a problem: it rejects the commit, or does not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Severity {
@@ -133,13 +133,13 @@ pub enum Severity {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Problem {
-    /// The step that found it.
+    /// The step that found it, which decides the outcome.
     pub step: Step,
     /// Outcome of the commit if this is an error.
     pub outcome: Outcome,
     /// The rule, in one word with dashes; stable, for filters.
     pub rule: &'static str,
-    /// Severity of the problem.
+    /// Severity: an error unless [`warning`](Self::warning) says otherwise.
     pub severity: Severity,
     /// The file, from the registry's root; for a model card `URL@REF:PATH`.
     pub file: String,
@@ -161,7 +161,7 @@ pub struct Problem {
     /// The last commit that touched the file (of a card: its manifest), where that is known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub commit: Option<CommitInfo>,
-    /// The line that it is in.
+    /// The line of text that it is in, for [`render`](Self::render).
     #[serde(skip)]
     pub source_line: String,
 }
@@ -188,7 +188,7 @@ impl Problem {
         }
     }
 
-    /// At a place of a text.
+    /// Sets line, column, field and source line from a place in `text`.
     #[must_use]
     pub fn at(mut self, place: Position, path: &str, text: &str) -> Self {
         (self.line, self.column) = (place.line, place.column);
@@ -200,14 +200,14 @@ impl Problem {
         self
     }
 
-    /// With what to do about it.
+    /// Sets the remedy.
     #[must_use]
     pub fn remedy(mut self, remedy: impl Into<String>) -> Self {
         self.remedy = remedy.into();
         self
     }
 
-    /// Not worth a rejection.
+    /// Makes it a warning: it does not reject the commit.
     #[must_use]
     pub fn warning(mut self) -> Self {
         self.severity = Severity::Warning;
@@ -230,7 +230,7 @@ impl Problem {
         self.severity == Severity::Error
     }
 
-    /// Audiences that are notified.
+    /// Audiences that can mend it.
     #[must_use]
     pub const fn audience(&self) -> &'static [Audience] {
         self.outcome.audience()

@@ -11,7 +11,7 @@ use std::{
 
 use berth_git::{Category, Credentials, Git, GitError, History, Mirror, Oid, Protocols, Remote, RemoteRefs, Rev, Stop};
 
-use crate::{document::LARGEST, ledger::Ledger};
+use crate::{document::MAX_FILE_BYTES, ledger::Ledger};
 
 /// Repositories queried at once. Limits the number of git processes and connections.
 const AT_ONCE: usize = 8;
@@ -73,7 +73,7 @@ impl From<GitError> for LookupError {
     }
 }
 
-/// Answers of one pass.
+/// Results of one pass, by request.
 pub(crate) type Answers = BTreeMap<FileRequest, Result<FetchedFile, LookupError>>;
 
 /// The tags of repositories as they were asked for in one pass.
@@ -275,7 +275,7 @@ impl Visit<'_> {
             let detail = format!("{rev} has moved while it was read");
             return Err(error(Category::Moved, self.remote, detail).into());
         }
-        let read = mirror.repository().read(commit, path, LARGEST, self.stop);
+        let read = mirror.repository().read(commit, path, MAX_FILE_BYTES, self.stop);
         let bytes = read.map_err(|mut error| {
             error.remote = self.remote.shown();
             error

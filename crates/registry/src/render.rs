@@ -13,7 +13,7 @@ pub use self::{
 };
 use crate::Report;
 
-/// The whole report as JSON.
+/// The whole report as one JSON object.
 #[must_use]
 pub fn json(report: &Report) -> Value {
     json!({

@@ -35,7 +35,7 @@ pub struct Report {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Counts {
-    /// Number of manifests.
+    /// Manifests of deployments, those with errors included.
     pub manifests: usize,
     /// Number of worker configurations.
     pub workers: usize,
@@ -88,7 +88,7 @@ impl Report {
         !self.is_accepted() && self.errors().all(|problem| problem.transient)
     }
 
-    /// Audiences that are notified.
+    /// Audiences that can mend its problems.
     #[must_use]
     pub fn audience(&self) -> BTreeSet<Audience> {
         self.errors().flat_map(|problem| problem.audience().iter().copied()).collect()

@@ -15,14 +15,14 @@ use crate::{
     problem::{Problem, Step},
 };
 
-/// Document with a schema.
+/// Document that has a published schema.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum SchemaKind {
     /// `model-card.yaml` of a model repository.
     ModelCard,
     /// A manifest below `models/`.
     Deployment,
-    /// A file of `workers/`.
+    /// A worker configuration below `workers/`.
     WorkerConfig,
     /// File `registry.yaml`.
     Settings,
@@ -111,13 +111,13 @@ pub(crate) fn check(
         let problem = Problem::new(step, "schema", file, message).at(place, &path, text).remedy(remedy);
         findings.push(Finding { pointer, is_pattern, problem });
     };
-    for error in schema.validator.iter_errors(&document.json).take(MOST) {
+    for error in schema.validator.iter_errors(&document.json).take(MAX_FINDINGS) {
         let pointer = error.instance_path().as_str();
         match error.kind() {
             // At the fields themselves, not at what is around them.
             Kind::AdditionalProperties { unexpected } => {
                 let known = known_beside(&schema.json, error.schema_path().as_str());
-                for name in unexpected.iter().take(MOST) {
+                for name in unexpected.iter().take(MAX_FINDINGS) {
                     let remedy = match closest(name, known.iter().copied()) {
                         Some(near) => format!("did you mean {near}?"),
                         None => format!("remove it; there are {}", known.join(", ")),
@@ -135,7 +135,7 @@ pub(crate) fn check(
     }
     let mut unknown = Vec::new();
     find_unknown(&document.node, &schema.json, "", &mut unknown);
-    for (parent, name, near) in unknown.into_iter().take(MOST) {
+    for (parent, name, near) in unknown.into_iter().take(MAX_FINDINGS) {
         let pointer = below(&parent, &name);
         let (place, path) = document.place(&pointer);
         let remedy = near.map_or_else(|| "remove it".to_owned(), |near| format!("did you mean {near}?"));
@@ -160,7 +160,7 @@ fn known_beside<'s>(schema: &'s Value, path: &str) -> Vec<&'s str> {
 }
 
 /// Findings of one kind reported per document. Keeps one wrong file from filling the report.
-const MOST: usize = 50;
+const MAX_FINDINGS: usize = 50;
 
 /// A number or a word as it stands in the text, anything else in words.
 fn as_written(value: &Value, place: Position, lines: &Lines<'_>) -> String {

@@ -10,24 +10,24 @@ use crate::{
     schema::{self, SchemaKind},
 };
 
-/// Path of the settings.
+/// Path of the settings, from the registry's root. Optional: a registry without it has the defaults.
 pub const SETTINGS_FILE: &str = "registry.yaml";
 
-/// Settings of a registry.
+/// Settings of a registry, with the defaults of a file that is not there.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Settings {
     /// Treatment of workers without a file.
     pub unknown_workers: UnknownWorkers,
-    /// Completeness of `workers/`.
+    /// Scope of the check that every deployment has a worker.
     pub workers: DeclaredWorkers,
     /// Permits a commit that removes the last deployment.
     pub allow_empty: bool,
-    /// Signature requirements.
+    /// Signatures that commits must have, and the keys that count.
     pub signatures: Signatures,
     /// Branch and mode of write-back.
     pub write_back: WriteBack,
-    /// Notification targets.
+    /// Places that notices are sent to.
     pub notifications: Vec<Notification>,
     /// Target of commit statuses.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -43,12 +43,12 @@ pub enum UnknownWorkers {
     Allow,
     /// Get no models.
     Ignore,
-    /// Are refused.
+    /// Cannot join.
     Refuse,
 }
 
 impl UnknownWorkers {
-    /// Rule for the planner.
+    /// The same rule in the planner's terms.
     #[must_use]
     pub fn rule(self) -> berth_spec::UnknownWorkers {
         match self {
@@ -88,9 +88,9 @@ pub struct Signatures {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct WriteBack {
-    /// Mode of write-back.
+    /// Branch that the state is written to, if any.
     pub mode: WriteBackMode,
-    /// The branch of its own.
+    /// Branch for [`WriteBackMode::Branch`]. Default: `berth/actual-state`.
     pub branch: String,
     /// The shortest time between two commits, as `30s`.
     pub interval: String,
@@ -110,24 +110,24 @@ impl WriteBack {
     }
 }
 
-/// Mode of write-back.
+/// Place of the written-back state.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum WriteBackMode {
-    /// To a branch of its own.
+    /// To a branch that nothing else is on.
     #[default]
     Branch,
     /// As commits on the registry's branch.
     Commit,
-    /// Disabled.
+    /// Nowhere: the state stays in Berth.
     Off,
 }
 
-/// Notification target.
+/// Place that notices are sent to, and which ones.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Notification {
-    /// Channel.
+    /// Channel, written `type`.
     #[serde(rename = "type")]
     pub kind: NotificationKind,
     /// Webhook address.
@@ -139,7 +139,7 @@ pub struct Notification {
     /// Receivers of the email.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub to: Vec<String>,
-    /// Audience of the target.
+    /// Audience whose notices are sent here. Default: operations.
     #[serde(default)]
     pub audience: NotificationAudience,
     /// Least severity that is sent.
@@ -147,7 +147,7 @@ pub struct Notification {
     pub min_severity: NotificationSeverity,
 }
 
-/// Notification channel.
+/// Channel of a notification.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum NotificationKind {
@@ -155,11 +155,11 @@ pub enum NotificationKind {
     Webhook,
     /// Slack incoming webhook.
     Slack,
-    /// Email by SMTP.
+    /// Email over SMTP, to the server in `url`.
     Email,
 }
 
-/// Audience of a target.
+/// Audience of a target: those who run the fleet, those who own models, or both.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum NotificationAudience {
@@ -168,7 +168,7 @@ pub enum NotificationAudience {
     Ops,
     /// Messages for the owners of models.
     Ml,
-    /// All notices.
+    /// Notices for either.
     All,
 }
 
@@ -176,12 +176,12 @@ pub enum NotificationAudience {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum NotificationSeverity {
-    /// Everything.
+    /// Information and everything worse.
     Info,
     /// Warnings and worse.
     #[default]
     Warning,
-    /// Failures.
+    /// Errors and outages.
     Error,
     /// Outages only.
     Critical,
@@ -211,11 +211,11 @@ pub struct CommitStatus {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum StatusProvider {
-    /// GitHub API.
+    /// GitHub, also Enterprise.
     Github,
-    /// GitLab API.
+    /// GitLab, also self-managed.
     Gitlab,
-    /// Bitbucket API.
+    /// Bitbucket Cloud or Server.
     Bitbucket,
     /// Gitea and Forgejo API.
     Gitea,

@@ -12,9 +12,9 @@ use crate::{
 };
 
 /// Commits checked in one push or validation. Covers large merges and bounds the time.
-const MOST: usize = 2_000;
+const MAX_COMMITS: usize = 2_000;
 
-/// Result of checking signatures.
+/// The signer, and the problems of commits whose signatures do not count.
 #[derive(Debug, Default)]
 pub(crate) struct SignatureCheck {
     pub(crate) problems: Vec<Problem>,
@@ -59,11 +59,11 @@ pub(crate) fn check(
         }
     };
     let commits = match before {
-        Some(before) if vouching == before => repository.log(Some(before), commit, MOST + 1, stop)?,
+        Some(before) if vouching == before => repository.log(Some(before), commit, MAX_COMMITS + 1, stop)?,
         _ => vec![repository.commit(commit, stop)?],
     };
-    if commits.len() > MOST {
-        let message = format!("more than {MOST} commits at once");
+    if commits.len() > MAX_COMMITS {
+        let message = format!("more than {MAX_COMMITS} commits at once");
         return Ok(Problem::new(Step::Structure, "signature", "", message).remedy("push fewer at a time").into());
     }
     let mut checked = SignatureCheck::default();

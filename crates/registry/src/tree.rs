@@ -10,8 +10,8 @@ use fs_err as fs;
 use sha2::{Digest as _, Sha256};
 
 use crate::{
-    document::LARGEST,
-    layout::ROOMS,
+    document::MAX_FILE_BYTES,
+    layout::TOP_LEVEL_FOLDERS,
     problem::{Problem, Step},
 };
 
@@ -20,9 +20,9 @@ use crate::{
 pub enum Tree {
     /// A folder, with what is not committed yet.
     Folder(PathBuf),
-    /// Commit in a repository.
+    /// One commit of a bare or checked-out repository.
     Commit {
-        /// The repository that holds it.
+        /// The repository that has the commit.
         repository: Repository,
         /// Object id of the commit.
         commit: Oid,
@@ -45,7 +45,7 @@ pub(crate) struct File {
     pub(crate) content: String,
 }
 
-/// The files of a tree.
+/// Files that validation looks at, by path, and contents that it has read.
 #[derive(Debug)]
 pub(crate) struct Files {
     /// In order of their paths.
@@ -65,8 +65,8 @@ impl File {
         let problem = |rule, message: String, remedy: &str| {
             Box::new(Problem::new(step, rule, &self.path, message).remedy(remedy))
         };
-        if self.size > LARGEST as u64 {
-            let message = format!("the file has {} bytes, and {LARGEST} are allowed", self.size);
+        if self.size > MAX_FILE_BYTES as u64 {
+            let message = format!("the file has {} bytes, and {MAX_FILE_BYTES} are allowed", self.size);
             return Err(problem("too-large", message, "keep data out of the registry"));
         }
         let bytes = contents.get(&self.content).map(Vec::as_slice).unwrap_or_default();
@@ -109,7 +109,7 @@ impl Tree {
 
     /// Reads the contents of `wanted`. Skips files that are too large.
     pub(crate) fn read(&self, files: &Files, wanted: &[&File], stop: &Stop) -> Result<Contents, GitError> {
-        let fitting = wanted.iter().filter(|file| file.size <= LARGEST as u64);
+        let fitting = wanted.iter().filter(|file| file.size <= MAX_FILE_BYTES as u64);
         match self {
             Self::Folder(_) => Ok(fitting
                 .filter_map(|file| Some((file.content.clone(), files.read.get(&file.content)?.clone())))
@@ -159,8 +159,8 @@ fn too_large(detail: String) -> GitError {
 fn walk(root: &Path) -> Result<Files, GitError> {
     let mut files = Files { all: Vec::new(), empty_folders: Vec::new(), read: Contents::new() };
     let mut bytes = 0;
-    let mut rooms = vec![root.to_owned()];
-    while let Some(room) = rooms.pop() {
+    let mut folders = vec![root.to_owned()];
+    while let Some(folder) = folders.pop() {
         let failed = |error: std::io::Error| GitError {
             category: if error.kind() == std::io::ErrorKind::NotFound { Category::NotFound } else { Category::Disk },
             doing: "read the registry".to_owned(),
@@ -169,16 +169,16 @@ fn walk(root: &Path) -> Result<Files, GitError> {
         };
         let relative = |path: &Path| path.strip_prefix(root).unwrap_or(path).to_string_lossy().into_owned();
         let mut is_empty = true;
-        for entry in fs::read_dir(&room).map_err(failed)? {
+        for entry in fs::read_dir(&folder).map_err(failed)? {
             let entry = entry.map_err(failed)?;
             let (path, kind) = (entry.path(), entry.file_type().map_err(failed)?);
             is_empty = false;
             if kind.is_dir() {
-                if room == root && !ROOMS.iter().any(|known| path.ends_with(known)) {
+                if folder == root && !TOP_LEVEL_FOLDERS.iter().any(|known| path.ends_with(known)) {
                     // What is inside matters to nobody; that it is a folder may.
                     files.empty_folders.push(relative(&path));
                 } else if !entry.file_name().to_string_lossy().starts_with('.') {
-                    rooms.push(path);
+                    folders.push(path);
                 }
                 continue;
             }
@@ -187,7 +187,7 @@ fn walk(root: &Path) -> Result<Files, GitError> {
                 file.mode = Mode::File;
                 file.size = entry.metadata().map_err(failed)?.len();
                 let written_back = file.path.starts_with("transactions/") || file.path.starts_with("errors/");
-                if file.size <= LARGEST as u64 && !written_back {
+                if file.size <= MAX_FILE_BYTES as u64 && !written_back {
                     let content = fs::read(&path).map_err(failed)?;
                     bytes += content.len() as u64;
                     // It may have grown meanwhile.
@@ -201,8 +201,8 @@ fn walk(root: &Path) -> Result<Files, GitError> {
                 return Err(too_large(format!("{} holds more than a registry may", root.display())));
             }
         }
-        if is_empty && room != root {
-            files.empty_folders.push(relative(&room));
+        if is_empty && folder != root {
+            files.empty_folders.push(relative(&folder));
         }
     }
     files.all.sort_by(|a, b| a.path.cmp(&b.path));

@@ -8,7 +8,7 @@ use berth_spec::{
 };
 use serde::{Deserialize, Serialize};
 
-/// A file of `workers/`.
+/// A file of `workers/`: the settings that override the worker's own.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct WorkerConfig {
     /// Worker's name.
@@ -18,30 +18,30 @@ pub struct WorkerConfig {
     /// Address of its controller.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub broker_endpoint: Option<String>,
-    /// Capacity of the worker.
+    /// Upper limits of what models may take.
     pub capacity: Capacity,
     /// Labels. `pool` and `region` are always present.
     pub labels: BTreeMap<String, String>,
-    /// Eviction of models.
+    /// Rules for making room on it.
     #[serde(default)]
     pub eviction_policy: EvictionPolicy,
 }
 
-/// Capacity of a worker.
+/// Upper limits of what models may take on a worker.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Capacity {
     /// Most models at a time.
     pub max_models: u32,
     /// Memory as a quantity, for example `16Gi`.
     pub max_memory: String,
-    /// CPU cores.
+    /// CPU cores that models may take.
     pub max_cpu: f32,
-    /// Number of GPUs.
+    /// GPUs that models may take; `None`: all that there are.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_gpu: Option<u32>,
 }
 
-/// Rules for eviction.
+/// Rules for making room on a worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct EvictionPolicy {
@@ -69,7 +69,7 @@ impl Default for EvictionPolicy {
 }
 
 impl WorkerConfig {
-    /// Terms of this worker for the planner.
+    /// The same in the planner's terms.
     #[must_use]
     pub fn terms(&self) -> WorkerTerms {
         let strategy = match self.eviction_policy.strategy {

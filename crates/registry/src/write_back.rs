@@ -31,7 +31,7 @@ pub const DEBOUNCE: Duration = Duration::from_secs(10);
 const AT_MOST: u32 = 3;
 
 /// First pause after a failed push; doubles up to [`LONGEST_PAUSE`].
-const PAUSE: Duration = Duration::from_secs(2);
+const FIRST_PAUSE: Duration = Duration::from_secs(2);
 
 /// Longest pause between pushes to a host that is away. Bounds the time until its return is noticed.
 const LONGEST_PAUSE: Duration = Duration::from_secs(5 * 60);
@@ -42,7 +42,7 @@ pub const HISTORY_KEPT: usize = 200;
 /// Most error files. Further incidents are counted in the commit message.
 pub const MOST_ERRORS: usize = 500;
 
-/// The trailer with the desired commit.
+/// The trailer with the registry's commit that the state was written under.
 pub const DESIRED_COMMIT: &str = "Berth-Desired-Commit";
 
 /// The trailer with the cluster that wrote.
@@ -83,13 +83,13 @@ pub struct Observed {
 pub struct Change {
     /// Changes to files.
     pub edits: Vec<Edit>,
-    /// Commit message.
+    /// Message of the commit: a summary line, then the changes.
     pub message: String,
-    /// Commit trailers.
+    /// Trailers as name and value, for the end of the message.
     pub trailers: Vec<(String, String)>,
 }
 
-/// Brain of write-back.
+/// Decides when the branch is written, and with which files.
 #[derive(Debug)]
 pub struct WriteBack {
     interval: Duration,
@@ -133,7 +133,7 @@ impl WriteBack {
         self.branch = None;
     }
 
-    /// This is true now.
+    /// Takes what the fleet looks like now, in place of what was observed before.
     pub fn observed(&mut self, observed: Observed, now: Time) {
         let changed = self.observed.as_ref().is_none_or(|before| meaning(before) != meaning(&observed));
         self.observed = Some(observed);
@@ -178,7 +178,7 @@ impl WriteBack {
     pub fn failed(&mut self, now: Time) {
         self.writing = false;
         let times = self.failed.map_or(0, |(times, _)| times);
-        let pause = PAUSE.saturating_mul(1 << times.min(10)).min(LONGEST_PAUSE);
+        let pause = FIRST_PAUSE.saturating_mul(1 << times.min(10)).min(LONGEST_PAUSE);
         self.failed = Some((times + 1, now + pause));
     }
 
@@ -193,7 +193,7 @@ impl WriteBack {
 
     fn is_different(&self) -> bool {
         let (Some(branch), Some(observed)) = (&self.branch, &self.observed) else { return false };
-        branch.differs(&observed.state) || !branch.turns(observed).0.is_empty()
+        branch.differs(&observed.state) || !branch.file_actions(observed).0.is_empty()
     }
 
     fn change(&self, now: Time) -> Option<Change> {
@@ -201,7 +201,7 @@ impl WriteBack {
         let (mut edits, mut told) = branch.error_edits(observed);
         if branch.differs(&observed.state) {
             let before = branch.state.clone().unwrap_or_default();
-            told.insert(0, format!("state: {}", observed.state.told_since(&before)));
+            told.insert(0, format!("state: {}", observed.state.changes_since(&before)));
             edits.extend(branch.state_edits(&observed.state, now));
         }
         let first = told.first()?.clone();

@@ -64,7 +64,7 @@ fn build(sandbox: &Sandbox, mechanisms: Mechanisms) -> Result<u32, landlock::Rul
     })
 }
 
-/// Files of GPUs that are there.
+/// Paths in `/dev` that begin like those of [`GPU_DEVICES`].
 pub(crate) fn gpu_devices() -> impl Iterator<Item = PathBuf> {
     let entries = fs_err::read_dir("/dev").into_iter().flatten().flatten();
     entries
@@ -75,7 +75,7 @@ pub(crate) fn gpu_devices() -> impl Iterator<Item = PathBuf> {
         .map(|entry| entry.path())
 }
 
-/// `folder`, or what is in it apart from the hidden folders.
+/// `folder` if nothing in it is hidden, else the entries in it that are not, at any depth.
 fn without(folder: &Path, hidden: &[PathBuf]) -> Vec<PathBuf> {
     if hidden.iter().any(|hidden| folder.starts_with(hidden)) {
         return Vec::new();

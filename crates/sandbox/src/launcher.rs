@@ -126,7 +126,7 @@ impl Launcher {
 /// A user for trials: any that is not root.
 const TRIAL_USER: u32 = 65_534;
 
-/// A folder for one trial.
+/// An empty folder for one trial, removed when it is dropped.
 struct Trial(PathBuf);
 
 impl Trial {

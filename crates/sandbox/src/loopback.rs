@@ -19,7 +19,7 @@ fn request() -> [u8; 32] {
     message
 }
 
-/// Turns it on.
+/// Turns on the loopback of the network namespace that the thread is in.
 pub(crate) fn up() -> io::Result<()> {
     // The protocol that is meant where none is said is routing.
     let socket = socket_with(AddressFamily::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC, None)?;

@@ -9,7 +9,7 @@ use std::{
 
 use rustix::mount::{MountFlags, mount_remount};
 
-/// A mount: where it is, and the flags that it has.
+/// A mount of the process, as `/proc/self/mountinfo` has it.
 #[derive(Debug, PartialEq, Eq)]
 struct Mount {
     at: PathBuf,

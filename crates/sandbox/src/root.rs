@@ -176,7 +176,7 @@ impl Tree<'_> {
         Ok(())
     }
 
-    /// Hides what is in a folder.
+    /// Hides what is in a folder under an empty file system in memory; a folder that is not there stays so.
     fn hide(&mut self, path: &Path) -> io::Result<()> {
         let Ok(path) = fs::canonicalize(path) else { return Ok(()) };
         if self.is_shown(&path) {

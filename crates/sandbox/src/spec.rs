@@ -18,7 +18,7 @@ pub enum Isolation {
 }
 
 impl Isolation {
-    /// The words for it.
+    /// The words in orders and messages, the weakest first.
     pub const WORDS: [(&'static str, Self); 3] =
         [("none", Self::None), ("process", Self::Process), ("sandbox", Self::Sandbox)];
 }
@@ -44,12 +44,12 @@ pub enum Network {
     /// A loopback of its own, with nobody on it.
     #[default]
     None,
-    /// The machine's.
+    /// The network of the machine, as any process has it.
     Machine,
 }
 
 impl Network {
-    /// The words for it.
+    /// The words in orders and messages.
     pub const WORDS: [(&'static str, Self); 2] = [("none", Self::None), ("machine", Self::Machine)];
 }
 
@@ -72,9 +72,9 @@ impl FromStr for Network {
 pub struct Limits {
     /// Processes and threads of its user.
     pub processes: u64,
-    /// Open files.
+    /// Open files of a process.
     pub files: u64,
-    /// Bytes of one file.
+    /// Bytes that one file may grow to.
     pub file_size: u64,
     /// Memory for data, where no control group limits it.
     pub data: Option<u64>,
@@ -114,11 +114,11 @@ pub enum Storage {
 /// A sandbox for one process and those that it starts.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Sandbox {
-    /// Its strength.
+    /// Strength of the isolation; the rest counts as far as that asks for it.
     pub isolation: Isolation,
     /// The folder that the process may write, and runs in. Nobody else uses it.
     pub folder: PathBuf,
-    /// The storage of that folder.
+    /// Storage of that folder: on disk, or in memory.
     #[serde(default)]
     pub storage: Storage,
     /// Files and folders that it may read and run, beside those of the system.
@@ -127,7 +127,7 @@ pub struct Sandbox {
     pub hidden: Vec<PathBuf>,
     /// True if it uses GPUs.
     pub gpus: bool,
-    /// The network that it reaches.
+    /// Network that the process reaches.
     pub network: Network,
     /// A port of its loopback whose listener is sent to the starter, over the socket that is its standard input, before anything
     /// else; for a network of its own.
@@ -135,7 +135,7 @@ pub struct Sandbox {
     pub listener: Option<u16>,
     /// Folders of control groups to join.
     pub groups: Vec<PathBuf>,
-    /// Bounds.
+    /// Bounds that every process in it has.
     pub limits: Limits,
     /// A user of its own; taken where [`Mechanisms::own_user`] is.
     pub user: Option<u32>,
@@ -150,13 +150,13 @@ pub struct Mechanisms {
     pub files: bool,
     /// Process numbers of its own, where nobody else is.
     pub processes: bool,
-    /// A network of its own.
+    /// A network of its own, with nothing but a loopback.
     pub network: bool,
     /// A user of its own: only root can.
     pub own_user: bool,
     /// The version of Landlock's interface; 0: there is none.
     pub landlock: u32,
-    /// A filter of system calls.
+    /// A filter of system calls (seccomp).
     pub system_calls: bool,
 }
 

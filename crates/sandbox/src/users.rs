@@ -15,7 +15,7 @@ use std::{
 /// Numbers that no account has, as systemd's list of numbers says.
 const USERS: Range<u32> = 60_578..61_184;
 
-/// A pool of users.
+/// Pool of user ids for sandboxes: each is given to one process at a time, while there are enough.
 #[derive(Debug, Default)]
 pub struct Users {
     taken: Mutex<HashSet<u32>>,
@@ -44,7 +44,7 @@ impl Users {
 }
 
 impl User {
-    /// Its number.
+    /// The user id of the kernel.
     #[must_use]
     pub fn number(&self) -> u32 {
         self.number

@@ -32,7 +32,7 @@ pub struct CredentialStore {
     awaits_keys: bool,
 }
 
-/// The credentials of one worker.
+/// The credentials of one worker: those of its file, those of Vault, and its numbered set.
 #[derive(Debug, Default)]
 struct WorkerSecrets {
     set: Arc<CredentialSet>,
@@ -243,7 +243,7 @@ fn recipients(document: &Document) -> String {
     ids.into_iter().collect::<Vec<_>>().join(",")
 }
 
-/// The worker in `workers/secrets/WORKER-secrets.yaml`.
+/// The worker whose name is in the path `workers/secrets/WORKER-secrets.yaml`; `None`: another path.
 fn named(path: &str) -> Option<WorkerId> {
     let stem = std::path::Path::new(path).file_stem()?.to_str()?;
     WorkerId::new(stem.strip_suffix("-secrets")?).ok()

@@ -11,7 +11,7 @@ use zeroize::Zeroizing;
 
 use crate::envelope::{DataId, NONCE, Sealed, TAG};
 
-/// Bytes of a data key.
+/// Bytes of a data key: AES-256.
 pub(crate) const LENGTH: usize = 32;
 
 /// A data key. Wiped when it is dropped.
@@ -21,14 +21,14 @@ pub(crate) struct DataKey {
 }
 
 impl DataKey {
-    /// Generates a random key.
+    /// Generates a key from the system's random numbers.
     pub(crate) fn generate() -> Result<Self, Unspecified> {
         let mut bytes = Zeroizing::new([0; LENGTH]);
         rand::fill(&mut *bytes)?;
         Self::of(&*bytes)
     }
 
-    /// One that was wrapped.
+    /// A key from the bytes that were wrapped; an error: they are not [`LENGTH`].
     pub(crate) fn of(bytes: &[u8]) -> Result<Self, Unspecified> {
         let bytes = Zeroizing::new(<[u8; LENGTH]>::try_from(bytes).map_err(|_| Unspecified)?);
         Ok(Self { key: RandomizedNonceKey::new(&AES_256_GCM, &*bytes)?, bytes })

@@ -59,10 +59,10 @@ pub struct Document {
     pub seal: Sealed,
 }
 
-/// One secret, as it is written.
+/// One secret with its encrypted fields as they are in the file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SecretEntry {
-    /// Name of the secret.
+    /// Name by which workers and people know the secret, unique in the file.
     pub name: String,
     /// Type of the secret.
     pub kind: Kind,
@@ -77,7 +77,7 @@ pub enum Stored {
     Sealed(Sealed),
     /// In the clear: for everybody to see.
     Plain(String),
-    /// A list, in the clear.
+    /// A list, in the clear, such as `hosts`.
     List(Vec<String>),
 }
 
@@ -140,7 +140,7 @@ impl Document {
         used
     }
 
-    /// Text covered by the seal.
+    /// Everything that the seal covers, as bytes: the worker and all fields.
     pub(crate) fn sealed_text(&self) -> Vec<u8> {
         let mut text = Canonical::new("berth secrets file 1");
         text.part(self.worker.as_str());

@@ -13,7 +13,7 @@ use crate::{
 const WORDS: [&str; 11] = ["true", "false", "null", "yes", "no", "on", "off", "y", "n", "nan", "inf"];
 
 impl Document {
-    /// Encodes the document as YAML.
+    /// Encodes the document as the YAML of a file of secrets.
     #[must_use]
     pub fn to_yaml(&self) -> String {
         let mut out = String::new();

@@ -7,13 +7,13 @@ use std::{fmt, str::FromStr};
 use aws_lc_rs::digest::{SHA256, digest};
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 
-/// Bytes of a nonce.
+/// Bytes of a nonce: those of AES-GCM.
 pub(crate) const NONCE: usize = 12;
-/// Bytes of a tag.
+/// Bytes of a tag: the whole one of AES-GCM.
 pub(crate) const TAG: usize = 16;
 
 /// The longest one, in characters: what the longest value makes.
-const LONGEST: usize = 128 << 10;
+const MAX_ENCODED_CHARS: usize = 128 << 10;
 
 /// Number of a data key in a file: `d1`, `d2`, …
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -40,14 +40,14 @@ impl FromStr for DataId {
 pub struct KeyId(String);
 
 impl KeyId {
-    /// The id of a public key.
+    /// Hashes the public half of a key, in the form SPKI in DER.
     #[must_use]
     pub fn of(spki: &[u8]) -> Self {
         let hash = digest(&SHA256, spki);
         Self(hash.as_ref().iter().take(8).map(|byte| format!("{byte:02x}")).collect())
     }
 
-    /// Id as text.
+    /// The 16 hex digits.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
@@ -75,7 +75,7 @@ impl fmt::Display for KeyId {
 /// Encrypted value of a field.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Sealed {
-    /// The data key that it was encrypted with.
+    /// Number of the data key that it was encrypted with.
     pub data: DataId,
     /// Nonce, ciphertext and tag.
     pub(crate) bytes: Vec<u8>,
@@ -118,7 +118,7 @@ impl FromStr for Sealed {
         let inner = text.strip_prefix("ENC[AES256,").and_then(|rest| rest.strip_suffix(']'));
         let (data, encoded) = inner.and_then(|inner| inner.split_once(',')).ok_or(InvalidEnvelope::Form)?;
         let data = data.parse()?;
-        if encoded.len() > LONGEST {
+        if encoded.len() > MAX_ENCODED_CHARS {
             return Err(InvalidEnvelope::Length);
         }
         let bytes = STANDARD.decode(encoded).map_err(|_| InvalidEnvelope::Base64)?;

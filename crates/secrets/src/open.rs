@@ -39,7 +39,7 @@ pub enum OpenError {
     NoKey {
         /// Data key that is missing.
         data: DataId,
-        /// For whom it is.
+        /// Ids of the keys that it is wrapped for, as a list in words.
         for_ids: String,
         /// Keys that are available.
         held: String,
@@ -53,9 +53,9 @@ pub enum OpenError {
          plain fields; encrypt it again, or take the file back from an older commit"
     )]
     Value {
-        /// Name of the secret.
+        /// Name of the secret in the file.
         secret: String,
-        /// Name of the field.
+        /// Name of the field that does not open.
         field: String,
     },
     /// The seal does not hold.
@@ -67,7 +67,7 @@ pub enum OpenError {
     /// The decrypted fields are not a valid secret.
     #[error("the secret {secret} cannot be used: {reason}")]
     Fields {
-        /// Name of the secret.
+        /// Name of the secret in the file.
         secret: String,
         /// Problem with the fields.
         reason: String,

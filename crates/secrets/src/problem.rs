@@ -17,7 +17,7 @@ pub struct Problem {
     pub path: String,
     /// Description of the problem.
     pub message: String,
-    /// Remedy.
+    /// Remedy, as an imperative.
     pub remedy: String,
 }
 

@@ -30,7 +30,7 @@ pub enum SealError {
     /// A secret is not usable as it would be.
     #[error("the secret {secret} cannot be used: {reason}")]
     Fields {
-        /// Name of the secret.
+        /// Name of the secret that was given.
         secret: String,
         /// Problem with the secret.
         reason: String,
@@ -41,12 +41,12 @@ pub enum SealError {
          `berth secrets edit` with the private key"
     )]
     Bound {
-        /// Name of the secret.
+        /// Name of the secret whose plain fields change.
         secret: String,
         /// A field that would have to be encrypted again.
         field: String,
     },
-    /// No recipient.
+    /// No public key was given: nobody could read the file.
     #[error("no recipient: give a public key with --key")]
     NoRecipient,
     /// The file would have more keys or secrets than one may.

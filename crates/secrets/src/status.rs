@@ -9,7 +9,7 @@ use berth_spec::{Generation, Time, WorkerId, credential::Kind};
 pub enum Backend {
     /// An encrypted file of the registry.
     File,
-    /// HashiCorp Vault.
+    /// HashiCorp Vault or OpenBao.
     Vault,
 }
 
@@ -22,12 +22,12 @@ impl fmt::Display for Backend {
     }
 }
 
-/// Status of one secret of one worker.
+/// Status of one secret of one worker. Has no value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SecretStatus {
     /// Worker that uses the secret.
     pub worker: WorkerId,
-    /// Name of the secret.
+    /// Name of the secret in its file or configuration.
     pub name: String,
     /// Its type; `None` where not even that could be read.
     pub kind: Option<Kind>,
@@ -39,7 +39,7 @@ pub struct SecretStatus {
     pub generation: Generation,
     /// Time of the last decryption, read or renewal.
     pub renewed: Option<Time>,
-    /// Time of expiry.
+    /// Time at which it ends by itself, as the end of a lease; `None`: it has none.
     pub expires: Option<Time>,
     /// Current problem, and the action taken.
     pub problem: Option<String>,

@@ -2,9 +2,9 @@
 //!
 //! ```text
 //! declarations of workers ─▶ Vault (brain) ── Effect::Call ─▶ Task (driver) ─▶ HTTP
-//!        (whole)               ▲    │                              │
-//!                              │    └─ Effect::Found ─▶ watch      │
-//!                              └────── Event::Answered ◀───────────┘
+//!        (whole)               ▲    │                               │
+//!                              │    └─ Effect::VaultSecrets ▶ watch │
+//!                              └────── Event::Answered ◀────────────┘
 //! ```
 //!
 //! One token for all, by AppRole. What is read again when is in [`timing`]; the lease's own TTL always counts, never what was
@@ -38,7 +38,7 @@ use crate::status::SecretStatus;
 /// All secrets read from Vault. A newer value replaces an older one.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct VaultSecrets {
-    /// By worker and name.
+    /// Values, by worker and by the name of the secret.
     pub secrets: BTreeMap<WorkerId, BTreeMap<String, Granted>>,
     /// Status of the secrets, without values.
     pub status: Vec<SecretStatus>,
@@ -51,7 +51,7 @@ pub struct VaultSecrets {
 pub struct Outage {
     /// Vault's error, or the lack of an answer.
     pub reason: String,
-    /// Failures in a row.
+    /// Failures since the last answer.
     pub failures: u32,
     /// Time of the next attempt.
     pub until: Time,

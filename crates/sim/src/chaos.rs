@@ -60,11 +60,11 @@ fn artifacts(cluster: &mut Cluster) {
     for deployment in 0..DEPLOYMENTS {
         for version in 0..VERSIONS {
             let fails = [FailureCategory::Network, FailureCategory::InvalidModel, FailureCategory::Memory];
-            let fails = cluster.chance.once_in(6).then(|| fails[cluster.chance.below(3) as usize]);
+            let fails = cluster.rng.once_in(6).then(|| fails[cluster.rng.below(3) as usize]);
             let model = Model {
-                memory: ByteSize::mib(64 + cluster.chance.below(1_200)),
-                fetch: Duration::from_millis(cluster.chance.below(3_000)),
-                load: Duration::from_millis(cluster.chance.below(8_000)),
+                memory: ByteSize::mib(64 + cluster.rng.below(1_200)),
+                fetch: Duration::from_millis(cluster.rng.below(3_000)),
+                load: Duration::from_millis(cluster.rng.below(8_000)),
                 fails,
             };
             cluster.models.insert(uri(deployment, version), model);
@@ -82,11 +82,11 @@ fn worker(nth: u64) -> WorkerInfo {
 
 /// Something happens.
 fn inject(cluster: &mut Cluster) {
-    let which = cluster.chance.below(DEPLOYMENTS);
+    let which = cluster.rng.below(DEPLOYMENTS);
     let name = fixture::name(&format!("m{which}"));
-    let nth = cluster.chance.below(WORKERS);
+    let nth = cluster.rng.below(WORKERS);
     let id = fixture::worker_id(&format!("w{nth}"));
-    match cluster.chance.below(100) {
+    match cluster.rng.below(100) {
         0..15 => declare(cluster, which),
         15..18 => {
             if let Some(known) = cluster.store.deployment(&name).cloned() {
@@ -94,7 +94,7 @@ fn inject(cluster: &mut Cluster) {
             }
         }
         18..80 => {
-            let requests = 1 + cluster.chance.below(3);
+            let requests = 1 + cluster.rng.below(3);
             cluster.infer(&name, u32::try_from(requests).unwrap_or(1));
         }
         80..88 => cluster.give_up(&name),
@@ -104,7 +104,7 @@ fn inject(cluster: &mut Cluster) {
         96..98 => cluster.reconnect(&id),
         98 => cluster.restart_controller(),
         _ => {
-            let pause = cluster.chance.below(120);
+            let pause = cluster.rng.below(120);
             cluster.now = cluster.next().unwrap_or(cluster.now).max(cluster.now) + Duration::from_secs(pause);
         }
     }
@@ -115,13 +115,13 @@ fn declare(cluster: &mut Cluster, which: u64) {
     let known = cluster.store.deployment(&name);
     let generation = known.map_or(berth_spec::Generation(0), |known| known.generation).next();
     let mut deployment = Deployment { generation, ..fixture::deployment(name.as_str()) };
-    let min = u32::try_from(cluster.chance.below(3)).unwrap_or(0).saturating_sub(1);
+    let min = u32::try_from(cluster.rng.below(3)).unwrap_or(0).saturating_sub(1);
     let spec = &mut deployment.spec;
-    spec.replicas = Replicas { min, max: min.max(u32::from(!cluster.chance.once_in(20))) };
-    spec.priority = u8::try_from(1 + cluster.chance.below(3) * 40).unwrap_or(1);
-    spec.idle_after = cluster.chance.once_in(2).then(|| Duration::from_secs(60 + cluster.chance.below(600)));
-    spec.rollout.when_full = if cluster.chance.once_in(2) { WhenFull::Recreate } else { WhenFull::Wait };
-    spec.model.uri = uri(which, cluster.chance.below(VERSIONS)).into();
+    spec.replicas = Replicas { min, max: min.max(u32::from(!cluster.rng.once_in(20))) };
+    spec.priority = u8::try_from(1 + cluster.rng.below(3) * 40).unwrap_or(1);
+    spec.idle_after = cluster.rng.once_in(2).then(|| Duration::from_secs(60 + cluster.rng.below(600)));
+    spec.rollout.when_full = if cluster.rng.once_in(2) { WhenFull::Recreate } else { WhenFull::Wait };
+    spec.model.uri = uri(which, cluster.rng.below(VERSIONS)).into();
     cluster.declare(deployment);
 }
 

@@ -29,18 +29,18 @@ use berth_spec::{Deployment, Time, WorkerId, WorkerInfo};
 
 use crate::{
     audit::Audit,
-    chance::Chance,
     controller_node::ControllerNode,
     election::Election,
+    event_queue::EventQueue,
     fault::Faults,
-    gate::Gate,
+    gateway::Gateway,
     members::Members,
     net::Net,
     node::{Machine, Model},
     oracle::Oracle,
-    post::Queue,
     process::{Process, Role},
     request::Requests,
+    rng::Rng,
     store::Store,
     stream::{Stream, StreamId},
     wakes::Wakes,
@@ -52,7 +52,7 @@ const BEGIN: Time = Time(1_000_000_000_000);
 /// The only controller and the only gateway of a cluster of one machine.
 pub const SOLO: (&str, &str) = ("controller", "gateway");
 
-/// The strictness of the checks on a cluster.
+/// The checks on a cluster. At first the linter looks after each step, and clients wait until they are told to give up.
 #[derive(Debug, Clone, Copy)]
 pub struct Watch {
     /// The linter looks at everything every so many steps. 1: after each.
@@ -72,31 +72,31 @@ pub enum Memory {
     Found,
 }
 
-/// A whole system.
+/// A whole system: controllers, workers, gateways and clients over one store and one network.
 pub struct Cluster {
-    /// The time.
+    /// The true time. Nodes act by clocks of their own, which may be off.
     pub now: Time,
-    /// The source of chance.
-    pub chance: Chance,
-    /// The strictness of the checks.
+    /// The one source of every random choice: a seed gives one history.
+    pub rng: Rng,
+    /// The checks after steps, which a test may loosen before it begins.
     pub watch: Watch,
     /// The network: which node reaches which.
     pub net: Net,
-    /// The store.
+    /// The store, which keeps deployments, decisions and the leader key whatever becomes of the nodes.
     pub store: Store,
     /// The artifacts that exist, by location.
     pub models: BTreeMap<String, Model>,
     /// The processes of all nodes.
     pub processes: BTreeMap<WorkerId, Process>,
-    /// The controllers.
+    /// The state of each controller. It stays here, without a term, while its process is down.
     pub controllers: BTreeMap<WorkerId, ControllerNode>,
-    /// The gateways.
-    pub gates: BTreeMap<WorkerId, Gate>,
+    /// The state of each gateway. While its process is down its routes stay, as on a disk.
+    pub gateways: BTreeMap<WorkerId, Gateway>,
     /// The workers that run.
     pub machines: BTreeMap<WorkerId, Machine>,
     /// The clients' requests, and their outcomes.
     pub requests: Requests,
-    /// The faults.
+    /// The faults that are going on.
     pub faults: Faults,
     /// The log, for people.
     pub log: Vec<String>,
@@ -113,7 +113,7 @@ pub struct Cluster {
     members: Option<Members>,
     streams: BTreeMap<StreamId, Stream>,
     last_stream: u64,
-    queue: Queue,
+    queue: EventQueue,
     wakes: Wakes,
     audit: Audit,
     oracle: Oracle,
@@ -149,14 +149,14 @@ impl Cluster {
     fn bare(seed: u64) -> Self {
         Self {
             now: BEGIN,
-            chance: Chance::new(seed),
+            rng: Rng::new(seed),
             watch: Watch { lint_every: 1, patience: None, memory: Memory::Found },
             net: Net::default(),
             store: Store::default(),
             models: BTreeMap::new(),
             processes: BTreeMap::new(),
             controllers: BTreeMap::new(),
-            gates: BTreeMap::new(),
+            gateways: BTreeMap::new(),
             machines: BTreeMap::new(),
             requests: Requests::default(),
             faults: Faults::default(),
@@ -169,7 +169,7 @@ impl Cluster {
             members: None,
             streams: BTreeMap::new(),
             last_stream: 0,
-            queue: Queue::default(),
+            queue: EventQueue::default(),
             wakes: Wakes::default(),
             audit: Audit::default(),
             oracle: Oracle::default(),
@@ -185,7 +185,7 @@ impl Cluster {
 
     fn add_gateway(&mut self, name: WorkerId, region: Option<String>) {
         self.processes.insert(name.clone(), Process::new(Role::Gateway, region.clone()));
-        self.gates.insert(name.clone(), Gate::new(region));
+        self.gateways.insert(name.clone(), Gateway::new(region));
         self.seek(&name);
     }
 

@@ -7,7 +7,7 @@ use berth_spec::{Health, Time, WorkerId};
 
 use crate::{election::Election, stream::StreamId};
 
-/// A controller's process.
+/// A controller's election, and its term while it believes to lead. Lost with the process.
 pub struct ControllerNode {
     /// `None`: it is the only one, and leads.
     pub(crate) election: Option<Election>,

@@ -21,7 +21,7 @@ const RENEW: Duration = Duration::from_millis(1_000);
 const ACTS: Duration = Duration::from_millis(2_400);
 
 /// The interval at which followers look who leads; a dead leader is missed that much later.
-const LOOK: Duration = Duration::from_millis(500);
+const POLL_INTERVAL: Duration = Duration::from_millis(500);
 
 /// The state of a candidate.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -65,16 +65,16 @@ impl Election {
                     Some(ElectionStep::Campaign)
                 }
                 seen => {
-                    *self = Self::Following { leader: seen.flatten(), look: now + LOOK };
+                    *self = Self::Following { leader: seen.flatten(), look: now + POLL_INTERVAL };
                     None
                 }
             },
             Self::Campaigning { .. } => {
-                *self = Self::Following { leader: None, look: now + LOOK };
+                *self = Self::Following { leader: None, look: now + POLL_INTERVAL };
                 None
             }
             Self::Leading { granted, .. } if now >= *granted + ACTS => {
-                *self = Self::Following { leader: None, look: now + LOOK };
+                *self = Self::Following { leader: None, look: now + POLL_INTERVAL };
                 Some(ElectionStep::StepDown)
             }
             Self::Leading { renew, .. } => {
@@ -92,7 +92,7 @@ impl Election {
                 None
             }
             (Self::Campaigning { .. }, _) => {
-                *self = Self::Following { leader: None, look: now + LOOK };
+                *self = Self::Following { leader: None, look: now + POLL_INTERVAL };
                 None
             }
             (Self::Leading { granted, .. }, Stored::Renewed { asked }) => {
@@ -100,7 +100,7 @@ impl Election {
                 None
             }
             (Self::Leading { .. }, Stored::Deposed) => {
-                *self = Self::Following { leader: None, look: now + LOOK };
+                *self = Self::Following { leader: None, look: now + POLL_INTERVAL };
                 Some(ElectionStep::StepDown)
             }
             _ => None,

@@ -7,10 +7,10 @@ use std::{
 
 use berth_spec::{Time, WorkerId};
 
-use crate::{chance::Chance, node::Disk};
+use crate::{node::Disk, rng::Rng};
 
 /// The factor by which a slow node is slower.
-const SLOW: u32 = 50;
+const SLOWDOWN: u32 = 50;
 
 /// The time after its end for which a fault still counts: streams and membership have to recover from it.
 const AFTERMATH: Duration = Duration::from_secs(10);
@@ -119,7 +119,7 @@ pub struct Faults {
     /// Commits are refused once in so many (0: never).
     pub refuse_one_in: u64,
     /// Nodes without power: nothing says that they are gone.
-    pub(crate) dark: BTreeSet<WorkerId>,
+    pub(crate) powered_off: BTreeSet<WorkerId>,
     slow: BTreeSet<WorkerId>,
     full: BTreeSet<WorkerId>,
     ended: BTreeMap<FaultId, Time>,
@@ -151,13 +151,13 @@ impl Faults {
         self.active.values().map(|(kind, _)| kind.as_str())
     }
 
-    pub(crate) fn refuses(&self, chance: &mut Chance) -> bool {
-        self.refuse_one_in > 0 && chance.once_in(self.refuse_one_in)
+    pub(crate) fn refuses(&self, rng: &mut Rng) -> bool {
+        self.refuse_one_in > 0 && rng.once_in(self.refuse_one_in)
     }
 
     /// True if a node has no power.
-    pub(crate) fn is_dark(&self, node: &WorkerId) -> bool {
-        self.dark.contains(node)
+    pub(crate) fn is_powered_off(&self, node: &WorkerId) -> bool {
+        self.powered_off.contains(node)
     }
 
     pub(crate) fn slow_down(&mut self, node: &WorkerId) {
@@ -173,9 +173,9 @@ impl Faults {
         self.full.remove(node);
     }
 
-    /// A machine's pace and disk.
+    /// A machine's slowdown and disk.
     pub(crate) fn of_machine(&self, node: &WorkerId) -> (u32, Disk) {
-        let pace = if self.slow.contains(node) { SLOW } else { 1 };
-        (pace, if self.full.contains(node) { Disk::Full } else { Disk::Roomy })
+        let slowdown = if self.slow.contains(node) { SLOWDOWN } else { 1 };
+        (slowdown, if self.full.contains(node) { Disk::Full } else { Disk::Roomy })
     }
 }

@@ -11,19 +11,19 @@ use berth_plan::fixture;
 use berth_spec::{ByteSize, Deployment, Gpu, Replicas, Spec, WorkerInfo, deployment::GpuNeed};
 
 use crate::{
-    chance::Zipf,
     chaos::story,
     cluster::{Cluster, Memory, Watch},
     fault::Kind,
     node::Model,
+    rng::Zipf,
 };
 
 /// The size of a fleet, and its faults.
 #[derive(Debug, Clone)]
 pub struct Plan {
-    /// The number of workers.
+    /// Workers, each in one of three regions.
     pub workers: u64,
-    /// The number of models.
+    /// Models, all declared before the system starts.
     pub models: u64,
     /// The kinds of fault; each strikes in turn.
     pub kinds: Vec<Kind>,
@@ -93,7 +93,7 @@ const SETTLE: Duration = Duration::from_secs(2_700);
 const CLOCKS: Duration = Duration::from_secs(2 * 3600);
 
 /// The time after that in which nothing may move.
-const STILL: Duration = Duration::from_secs(900);
+const QUIET_PERIOD: Duration = Duration::from_secs(900);
 
 /// The number of steps between full checks by the linter.
 const LINT_EVERY: u64 = 5_000;
@@ -158,14 +158,14 @@ impl Fleet {
             if fate <= next {
                 self.cluster.now = fate.max(self.cluster.now);
                 if let Some(kind) = kinds.next() {
-                    let lasts = self.cluster.chance.between(self.plan.lasts.0, self.plan.lasts.1);
+                    let lasts = self.cluster.rng.between(self.plan.lasts.0, self.plan.lasts.1);
                     self.cluster.strike(kind, lasts);
                 }
-                fate = fate + self.cluster.chance.between(self.plan.pause.0, self.plan.pause.1);
+                fate = fate + self.cluster.rng.between(self.plan.pause.0, self.plan.pause.1);
             } else if clients <= next {
                 self.cluster.now = clients.max(self.cluster.now);
                 self.people();
-                clients = clients + self.cluster.chance.up_to(CLIENTS * 2);
+                clients = clients + self.cluster.rng.up_to(CLIENTS * 2);
             } else {
                 self.cluster.step();
             }
@@ -193,10 +193,10 @@ impl Fleet {
         let before = (self.cluster.placement(), self.cluster.callable());
         if let Some(leader) = self.cluster.leader().cloned() {
             self.cluster.crash(&leader);
-            self.cluster.run_for(STILL / 2);
+            self.cluster.run_for(QUIET_PERIOD / 2);
             self.cluster.restart(&leader);
         }
-        self.cluster.run_for(STILL / 2);
+        self.cluster.run_for(QUIET_PERIOD / 2);
         let after = (self.cluster.placement(), self.cluster.callable());
         let mut wrong = std::mem::take(&mut self.cluster.broken);
         wrong.extend(self.cluster.unsettled());
@@ -219,19 +219,19 @@ impl Fleet {
 
     /// Somebody wants something.
     fn people(&mut self) {
-        let nth = self.use_of.pick(&mut self.cluster.chance);
+        let nth = self.use_of.pick(&mut self.cluster.rng);
         let nth = u64::try_from(nth).unwrap_or(0);
         let name = fixture::name(&called(nth));
-        if !self.cluster.chance.once_in(DECLARE_ONE_IN) {
-            let gates: Vec<_> = self.cluster.gates.keys().cloned().collect();
-            let gate = self.cluster.chance.of(&gates).clone();
-            return self.cluster.infer_at(&gate, &name, 1);
+        if !self.cluster.rng.once_in(DECLARE_ONE_IN) {
+            let gateways: Vec<_> = self.cluster.gateways.keys().cloned().collect();
+            let gateway_id = self.cluster.rng.of(&gateways).clone();
+            return self.cluster.infer_at(&gateway_id, &name, 1);
         }
         // Anything, not what is used most.
-        let nth = self.cluster.chance.below(self.plan.models);
+        let nth = self.cluster.rng.below(self.plan.models);
         let name = fixture::name(&called(nth));
         let known = self.cluster.store.deployment(&name).cloned();
-        match (self.cluster.chance.below(10), known) {
+        match (self.cluster.rng.below(10), known) {
             (0..2, Some(known)) => {
                 let generation = known.generation.next();
                 self.cluster.declare(Deployment { deleting: true, generation, ..known.as_ref().clone() });
@@ -250,11 +250,11 @@ impl Fleet {
     fn deployment(&mut self, nth: u64) -> Deployment {
         let version = self.versions.get(&nth).copied().unwrap_or(0);
         let uri = format!("file:///{}/{version}", called(nth));
-        let chance = &mut self.cluster.chance;
-        let memory = ByteSize::mib(16 + (chance.below(LARGEST_MIB).pow(2)) / LARGEST_MIB);
+        let rng = &mut self.cluster.rng;
+        let memory = ByteSize::mib(16 + (rng.below(LARGEST_MIB).pow(2)) / LARGEST_MIB);
         let model = Model {
             memory,
-            fetch: Duration::from_millis(50 + chance.below(500)),
+            fetch: Duration::from_millis(50 + rng.below(500)),
             load: Duration::from_millis(50 + memory.0 / (1 << 20) * 5),
             fails: None,
         };

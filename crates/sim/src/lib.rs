@@ -8,7 +8,7 @@
 //! ```
 //! Real are the controller's brain with the planner, and the worker's agent. Modelled, with the rules of the real ones:
 //! the [`store`] with its leases and fences, [`election`], membership, the [`net`]work with its [`stream`]s,
-//! gateways ([`gate`]) with their clients' [`request`]s, and each worker's machine ([`node`]).
+//! gateways ([`gateway`]) with their clients' [`request`]s, and each worker's machine ([`node`]).
 //!
 //! Checked at each step: the laws of what was decided, as far as the step touched it (`audit`), that no machine really
 //! holds more than it has, that no request is answered wrongly or refused in vain (`oracle`); every so many steps all of
@@ -17,11 +17,11 @@
 //! [`script`] reads stories like a conversation; [`chaos`] makes random ones on three workers, [`fleet`] on a hundred,
 //! with every kind of [`fault`].
 
-pub mod chance;
 pub mod net;
+pub mod rng;
 
+mod event_queue;
 mod members;
-mod post;
 mod stream;
 mod wakes;
 
@@ -30,7 +30,7 @@ pub mod store;
 
 pub mod controller_node;
 pub mod fault;
-pub mod gate;
+pub mod gateway;
 pub mod node;
 pub mod process;
 pub mod request;

@@ -10,7 +10,7 @@ use std::{
 
 use berth_spec::WorkerId;
 
-use crate::chance::Chance;
+use crate::rng::Rng;
 
 /// The time of a message between two nodes when nothing is wrong.
 pub const HOP: Duration = Duration::from_millis(1);
@@ -31,18 +31,18 @@ pub enum Ways {
     OneWay,
 }
 
-/// One cut.
+/// A cut between two groups of nodes.
 #[derive(Debug, Clone)]
 pub struct Cut {
     /// These …
     pub from: BTreeSet<WorkerId>,
     /// … are not heard by these.
     pub to: BTreeSet<WorkerId>,
-    /// Or by neither side.
+    /// One direction, or both.
     pub ways: Ways,
 }
 
-/// The network.
+/// The network: a delay for each message, and the cuts that hold between nodes.
 #[derive(Debug, Default)]
 pub struct Net {
     /// A message takes up to this much longer.
@@ -84,8 +84,8 @@ impl Net {
     }
 
     /// The time that this message takes.
-    pub(crate) fn delay(&self, least: Duration, chance: &mut Chance) -> Duration {
-        least + chance.up_to(self.jitter)
+    pub(crate) fn delay(&self, least: Duration, rng: &mut Rng) -> Duration {
+        least + rng.up_to(self.jitter)
     }
 }
 

@@ -18,7 +18,7 @@ use berth_worker::{
 };
 
 /// The time of small operations on a healthy machine.
-const SOON: Duration = Duration::from_millis(5);
+const SMALL_OPERATION: Duration = Duration::from_millis(5);
 
 /// The model at a location.
 #[derive(Debug, Clone)]
@@ -42,23 +42,23 @@ pub enum Disk {
     Full,
 }
 
-/// One worker.
+/// A running worker: the real brain, and a stand-in for its disk, its memory and its models.
 pub struct Machine {
     /// The worker's description of itself.
     pub info: WorkerInfo,
-    /// Its brain.
+    /// The real brain of a worker, which gets events and whose effects are carried out here.
     pub agent: Agent,
     /// Revisions that answer requests, and since when.
     pub callable: BTreeMap<RevisionId, Time>,
-    /// The factor by which everything is slower.
-    pub pace: u32,
-    /// Its disk.
+    /// The factor by which fetches, loads, runs and all else take longer; 1: a healthy machine.
+    pub slowdown: u32,
+    /// Room for artifacts; a full disk fails every fetch.
     pub disk: Disk,
     /// True if the worker announced that it leaves; it does so once it holds nothing any more.
     pub(crate) leaves: bool,
     /// The models in memory, by what was loaded: weights that are shared count once.
     resident: BTreeMap<RevisionId, Resident>,
-    /// Requests that are being run.
+    /// The number of requests that each revision runs.
     running: BTreeMap<RevisionId, u32>,
     /// Revisions that go once the last of their requests is answered.
     draining: BTreeSet<RevisionId>,
@@ -91,7 +91,7 @@ impl Machine {
             info,
             agent,
             callable: BTreeMap::new(),
-            pace: 1,
+            slowdown: 1,
             disk: Disk::Roomy,
             leaves: false,
             resident: BTreeMap::new(),
@@ -136,7 +136,7 @@ impl Machine {
 
     /// The time of an operation on this machine.
     pub(crate) fn takes(&self, when_well: Duration) -> Duration {
-        when_well * self.pace
+        when_well * self.slowdown
     }
 
     /// Frees the memory of what has ended.
@@ -176,7 +176,7 @@ impl Machine {
         match effect {
             Effect::Fetch { revision, ticket } => {
                 let model = models.get(&revision.uri);
-                let took = model.map_or(SOON, |model| model.fetch);
+                let took = model.map_or(SMALL_OPERATION, |model| model.fetch);
                 let result = match self.disk {
                     Disk::Roomy => fetched(&revision.uri, model),
                     Disk::Full => Err(fault(FailureCategory::Disk)),
@@ -185,17 +185,17 @@ impl Machine {
             }
             Effect::Prepare { revision, ticket, .. } => {
                 let (revision, outcomes) = (revision.id.clone(), Vec::new());
-                hear(self, SOON, Event::Prepared { revision, ticket, result: Ok(()), outcomes })
+                hear(self, SMALL_OPERATION, Event::Prepared { revision, ticket, result: Ok(()), outcomes })
             }
             Effect::Load { revision, ticket, share, .. } => {
                 let model = models.get(&revision.uri);
-                let took = model.map_or(SOON, |model| model.load);
+                let took = model.map_or(SMALL_OPERATION, |model| model.load);
                 let memory = model.map_or(ByteSize::ZERO, |model| model.memory);
                 self.resident.insert(revision.id.clone(), Resident { memory, shares: share });
                 hear(self, took, Event::Loaded { revision: revision.id.clone(), ticket, result: loaded(model) })
             }
             Effect::Validate { revision, ticket, .. } => {
-                hear(self, SOON, Event::Validated { revision, ticket, result: Ok(Validated::default()) })
+                hear(self, SMALL_OPERATION, Event::Validated { revision, ticket, result: Ok(Validated::default()) })
             }
             Effect::Announce { revision, .. } => {
                 self.callable.insert(revision, now);
@@ -207,9 +207,9 @@ impl Machine {
                     self.draining.insert(revision);
                     return None;
                 }
-                hear(self, SOON, Event::Drained { revision })
+                hear(self, SMALL_OPERATION, Event::Drained { revision })
             }
-            Effect::Unload { revision } => hear(self, SOON, Event::Unloaded { revision }),
+            Effect::Unload { revision } => hear(self, SMALL_OPERATION, Event::Unloaded { revision }),
             Effect::Report(change) => Some(Next::Report(change)),
             Effect::Forget { .. } | Effect::GiveUp { .. } | Effect::Reconfigure { .. } => None,
         }

@@ -44,7 +44,7 @@ impl Oracle {
     }
 
     /// A gateway applied routes.
-    pub(crate) fn applied(&mut self, gate: &WorkerId, change: &RouteChange) {
+    pub(crate) fn applied(&mut self, gateway_id: &WorkerId, change: &RouteChange) {
         let set: BTreeSet<&DeploymentName> = match change.base {
             Some(_) => BTreeSet::new(),
             None => change.set.iter().map(|route| &route.deployment).collect(),
@@ -52,15 +52,15 @@ impl Oracle {
         for name in &self.deleted {
             let gone = change.unset.contains(name) || (change.base.is_none() && !set.contains(name));
             if gone {
-                self.withdrawn.insert((gate.clone(), name.clone()));
+                self.withdrawn.insert((gateway_id.clone(), name.clone()));
             }
         }
     }
 
     /// A gateway forwards a request to a revision.
-    pub(crate) fn may_go(&self, gate: &WorkerId, name: &DeploymentName, revision: &RevisionId) -> Option<String> {
-        let withdrawn = self.withdrawn.contains(&(gate.clone(), name.clone()));
-        withdrawn.then(|| format!("{gate} forwards to {revision} after it has applied that {name} is deleted"))
+    pub(crate) fn may_go(&self, gateway_id: &WorkerId, name: &DeploymentName, revision: &RevisionId) -> Option<String> {
+        let withdrawn = self.withdrawn.contains(&(gateway_id.clone(), name.clone()));
+        withdrawn.then(|| format!("{gateway_id} forwards to {revision} after it has applied that {name} is deleted"))
     }
 
     /// A request was answered by a revision.

@@ -54,17 +54,17 @@ pub(crate) enum Uplink {
 /// One node's process.
 #[derive(Debug)]
 pub struct Process {
-    /// The role.
+    /// The role, which never changes.
     pub role: Role,
-    /// The state of the process.
+    /// Running, paused, down, or gone after it announced that it leaves.
     pub life: Life,
     /// The number of starts: messages for an earlier process are lost.
     pub start: u64,
-    /// Its place.
+    /// The region that it is in; `None` for controllers, and for nodes that name none.
     pub region: Option<String>,
     /// Nanoseconds that its clock is ahead; changes take effect with the next start.
     pub skew: i64,
-    /// The same for the next start.
+    /// The value that `skew` gets with the next start.
     pub next_skew: i64,
     pub(crate) uplink: Uplink,
     /// The latest term that it has seen.

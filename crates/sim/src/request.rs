@@ -40,10 +40,10 @@ pub struct Request {
     /// The number of requests that came together.
     pub count: u32,
     /// The gateway that it came to.
-    pub gate: WorkerId,
-    /// When.
+    pub gateway_id: WorkerId,
+    /// The time at which it came to the gateway.
     pub since: Time,
-    /// Its state.
+    /// Parked, or forwarded to one worker.
     pub state: RequestState,
     /// Workers that did not answer it.
     pub tried: Vec<WorkerId>,
@@ -51,7 +51,7 @@ pub struct Request {
     pub broken: u32,
     /// The attempt that counts.
     pub attempt: Attempt,
-    /// The number of runs.
+    /// The number of times that a worker ran it: more than one where a connection broke.
     pub runs: u32,
 }
 
@@ -94,13 +94,13 @@ pub struct Requests {
 
 impl Requests {
     /// A request arrives at a gateway.
-    pub(crate) fn arrive(&mut self, gate: &WorkerId, name: &DeploymentName, count: u32, now: Time) -> RequestId {
+    pub(crate) fn arrive(&mut self, gateway_id: &WorkerId, name: &DeploymentName, count: u32, now: Time) -> RequestId {
         self.last += 1;
         let id = RequestId(self.last);
         let request = Request {
             name: name.clone(),
             count,
-            gate: gate.clone(),
+            gateway_id: gateway_id.clone(),
             since: now,
             state: RequestState::Parked,
             tried: Vec::new(),

@@ -68,7 +68,7 @@ fn command(cluster: &mut Cluster, line: &str) -> Result<Vec<String>, String> {
         "infer" => {
             let (name, count) = (fixture::name(subject), options.number("requests")?.unwrap_or(1));
             match options.text("at") {
-                Some(gate) => cluster.infer_at(&fixture::worker_id(gate), &name, count),
+                Some(gateway) => cluster.infer_at(&fixture::worker_id(gateway), &name, count),
                 None => cluster.infer(&name, count),
             }
         }

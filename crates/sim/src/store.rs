@@ -47,10 +47,10 @@ pub enum Stored {
     },
 }
 
-/// The leader.
+/// The leader key, which a controller holds while it leads.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Leader {
-    /// The controller.
+    /// The controller that holds the key.
     pub name: WorkerId,
     /// The rev at which its key was created.
     pub epoch: u64,
@@ -69,10 +69,10 @@ pub enum Quorum {
     Lost,
 }
 
-/// The store.
+/// A stand-in for etcd: deployments, decisions and the leader key, numbered by revs.
 #[derive(Debug)]
 pub struct Store {
-    /// The state of the store.
+    /// The members that are left; without a quorum nothing is read or written.
     pub quorum: Quorum,
     /// Its clock runs this much faster than it should, in percent (100: right).
     pub pace_percent: u64,
@@ -194,7 +194,7 @@ impl Store {
         }
     }
 
-    /// Stores a deployment.
+    /// Stores a deployment with the next rev as its `resource_version`, and tells watchers.
     pub fn declare(&mut self, deployment: Arc<Deployment>) {
         self.rev += 1;
         let stored = Arc::new(Deployment { resource_version: self.rev, ..deployment.as_ref().clone() });
@@ -202,7 +202,7 @@ impl Store {
         self.changes.insert(self.rev, Change::Declared(Declared::Set(stored)));
     }
 
-    /// Stores a word on a worker.
+    /// Stores that a worker is cordoned or draining, or forgets it for `Open`, and tells watchers.
     pub fn cordon(&mut self, worker: WorkerId, cordon: Cordon) {
         self.rev += 1;
         match cordon {
@@ -212,7 +212,7 @@ impl Store {
         self.changes.insert(self.rev, Change::Cordon(worker, cordon));
     }
 
-    /// A deployment as it is stored.
+    /// A deployment as it is stored; `None`: it was not declared, or is deleted.
     #[must_use]
     pub fn deployment(&self, name: &DeploymentName) -> Option<&Arc<Deployment>> {
         self.deployments.get(name)
@@ -223,7 +223,7 @@ impl Store {
         self.deployments.values()
     }
 
-    /// The record of a deployment.
+    /// The decision about a deployment; `None` until a plan has one.
     #[must_use]
     pub fn record(&self, name: &DeploymentName) -> Option<&Record> {
         self.records.get(name)

@@ -48,7 +48,7 @@ impl Message {
     }
 }
 
-/// One stream.
+/// A stream between one node and the controller that it found to lead.
 #[derive(Debug)]
 pub(crate) struct Stream {
     pub(crate) node: WorkerId,

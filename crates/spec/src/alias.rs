@@ -11,7 +11,7 @@ pub struct Alias {
     pub name: DeploymentName,
     /// Counts changes of targets and stickiness.
     pub generation: Generation,
-    /// Free labels.
+    /// Free labels, for `berth get -l`.
     pub labels: BTreeMap<String, String>,
     /// The source that declared it.
     pub origin: Origin,
@@ -26,9 +26,9 @@ pub struct Alias {
 /// The state of one target of an alias.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TargetStatus {
-    /// The deployment.
+    /// The deployment that gets the share; it need not exist.
     pub deployment: DeploymentName,
-    /// Its declared weight.
+    /// Its declared weight, compared with those of the other targets.
     pub weight: u32,
     /// Its share of the requests now, in percent: targets that do not exist get none.
     pub share: u32,

@@ -10,7 +10,7 @@ use crate::{
 /// The replicas that a worker should hold. Older generations are ignored; the worker diffs it against what it has.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Assignment {
-    /// Whose it is.
+    /// The worker that it is for.
     pub worker: WorkerId,
     /// Grows with every change.
     pub generation: Generation,
@@ -21,7 +21,7 @@ pub struct Assignment {
 /// One replica in an assignment.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Placed {
-    /// The revision to load.
+    /// The revision to load, with all that the worker needs for it.
     pub revision: Arc<Revision>,
     /// The memory that the plan sets aside for it.
     pub claim: ByteSize,
@@ -36,7 +36,7 @@ pub struct Placed {
 /// Serving parameters of a replica: they may change without loading it again.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Serving {
-    /// The deployment.
+    /// The deployment of the replica: the name that requests of it come by.
     pub deployment: DeploymentName,
     /// The validation inference before it is ready.
     pub warmup: Warmup,
@@ -52,7 +52,7 @@ pub struct Serving {
 /// A worker that does not hold exactly `base` asks for the whole.
 #[derive(Debug, Clone, PartialEq)]
 pub struct AssignmentChange {
-    /// The generation that this leads to.
+    /// The generation that this leads to; the worker reports it once it works towards it.
     pub generation: Generation,
     /// The generation that it starts from; `None`: from nothing, all that is not in `set` goes.
     pub base: Option<Generation>,
@@ -71,9 +71,9 @@ pub struct AssignmentChange {
 /// what leaves before it loads what comes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct WorkerLimits {
-    /// Memory.
+    /// Memory of all models together.
     pub memory: Option<ByteSize>,
-    /// Models at once.
+    /// The number of models at once.
     pub models: Option<u32>,
 }
 
@@ -82,7 +82,7 @@ pub struct WorkerLimits {
 pub enum FromController {
     /// The worker is connected, perhaps to another controller than before: it reports everything again.
     Attached,
-    /// The assignment changed.
+    /// Replicas or limits changed: the worker loads what is new and drains what is gone.
     Assigned(AssignmentChange),
     /// The worker's credentials: the whole set, which replaces the one before. Kept in memory alone, and
     /// never logged.

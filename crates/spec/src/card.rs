@@ -29,19 +29,19 @@ pub struct ModelCard {
     pub schema_version: String,
     /// Name, version and owner.
     pub metadata: Metadata,
-    /// The framework and its environment.
+    /// Framework, version of Python and packages.
     pub runtime: Runtime,
-    /// Its weights.
+    /// Location and digest of its weights.
     pub artifacts: Artifacts,
-    /// Its code.
+    /// Repository and commit of its code.
     pub code: Code,
     /// From a request to the model's input.
     pub preprocessing: Function,
     /// From the model's output to the answer.
     pub postprocessing: Function,
-    /// Requests and answers.
+    /// Schemas of requests and answers, and how many requests one call of the model takes.
     pub interface: Interface,
-    /// Resources of one replica.
+    /// Memory, cores and GPUs of one replica, as the card's authors ask for them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resources: Option<Resources>,
     /// Hosts that it reaches from its sandbox; none unless it is given.
@@ -56,7 +56,7 @@ pub struct Metadata {
     pub name: String,
     /// MAJOR.MINOR.PATCH: the version that clients see.
     pub version: String,
-    /// For people.
+    /// A description for people.
     pub description: String,
     /// An e-mail address.
     pub owner: String,
@@ -71,9 +71,9 @@ pub struct Metadata {
 /// Framework and environment of a model.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Runtime {
-    /// The framework that it was made with.
+    /// The framework that the authors made it with, by which its packages are checked.
     pub framework: Framework,
-    /// The version of that.
+    /// The framework's version; the pinned package decides which one is installed.
     pub framework_version: String,
     /// MAJOR.MINOR.
     pub python_version: String,
@@ -134,7 +134,7 @@ pub struct Artifacts {
     /// SHA-256 of what is at `model_path`, in hex digits.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub checksum: Option<String>,
-    /// Its size.
+    /// Bytes of what is at `model_path`, by the authors' word.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub size_bytes: Option<u64>,
 }
@@ -161,7 +161,7 @@ pub enum StorageType {
     Http,
 }
 
-/// A model's code.
+/// Repository, commit and entry point of a model's code.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Code {
     /// The Git repository's URL.
@@ -181,7 +181,7 @@ pub struct Code {
 pub struct Function {
     /// Its module, e.g. `src.preprocessing`.
     pub module: String,
-    /// Its name.
+    /// The name of the function in its module.
     pub function: String,
     /// Configuration beside the data.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -200,14 +200,14 @@ pub struct Interface {
     pub batch_size: Option<u32>,
 }
 
-/// Resources of one replica.
+/// Resources of one replica, as the card's authors ask for them.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Resources {
-    /// Cores.
+    /// CPU cores, with fractions.
     pub cpu: f32,
     /// `512Mi` or `4Gi`.
     pub memory: String,
-    /// GPUs.
+    /// The number of GPUs; absent: none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gpu: Option<u32>,
     /// The only kind of GPU that will do: `T4`, `V100`, `A100`, `H100`.

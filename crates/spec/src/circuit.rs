@@ -47,7 +47,7 @@ enum State {
 }
 
 impl CircuitBreaker {
-    /// A closed one.
+    /// A closed breaker without failures.
     #[must_use]
     pub const fn new(limits: Limits) -> Self {
         Self { limits, failures: 0, state: State::Closed }
@@ -93,7 +93,7 @@ impl CircuitBreaker {
         }
     }
 
-    /// Its state.
+    /// The state, by which people see what is left alone.
     #[must_use]
     pub const fn state(&self) -> BreakerState {
         match self.state {
@@ -103,7 +103,7 @@ impl CircuitBreaker {
         }
     }
 
-    /// Failures in a row.
+    /// Failures since the last success.
     #[must_use]
     pub const fn failures(&self) -> u32 {
         self.failures

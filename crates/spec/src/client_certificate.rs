@@ -16,7 +16,7 @@ pub struct ClientCertificate {
     pub fingerprint: String,
 }
 
-/// A subject alternative name.
+/// A subject alternative name (RFC 5280), of the kinds that are read.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum SubjectName {
     /// DNS name, as written.
@@ -25,7 +25,7 @@ pub enum SubjectName {
     Uri(String),
     /// E-mail address.
     Email(String),
-    /// IP address.
+    /// IP address, of version 4 or 6.
     Ip(IpAddr),
 }
 

@@ -42,7 +42,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// All of them.
+    /// Every type, in the order of messages.
     pub const ALL: [Self; 5] = [Self::S3, Self::Gcs, Self::Azure, Self::Git, Self::Registry];
 
     /// As files write it.
@@ -99,11 +99,11 @@ pub enum Credential {
 /// An access key of S3.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct S3 {
-    /// Id of the key.
+    /// Id of the key, which requests name.
     pub access_key_id: Secret,
-    /// The key.
+    /// The key that signs requests; never sent itself.
     pub secret_access_key: Secret,
-    /// The region of its buckets.
+    /// The region of its buckets, such as `eu-central-1`.
     pub region: String,
     /// With a temporary key: what makes it valid.
     pub session_token: Option<Secret>,
@@ -134,7 +134,7 @@ pub enum GitAuth {
     Token {
         /// The user; most hosts take any.
         username: Option<String>,
-        /// The token.
+        /// The token, sent as the password.
         token: Secret,
     },
     /// A deploy key over SSH.
@@ -149,16 +149,16 @@ pub enum GitAuth {
 /// A user of a container registry.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Registry {
-    /// The user.
+    /// The user that the password is for.
     pub username: String,
-    /// The password or token.
+    /// The password, or a token in its place.
     pub password: Secret,
-    /// The registry's URL.
+    /// The registry's URL; the credential is for this registry unless its scope says otherwise.
     pub registry_url: String,
 }
 
 impl Credential {
-    /// Its type.
+    /// The type, which decides for which locations it can be used.
     #[must_use]
     pub const fn kind(&self) -> Kind {
         match self {
@@ -183,9 +183,9 @@ impl Credential {
 /// A credential, what it is for and until when it is good.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Granted {
-    /// The credential.
+    /// The credential itself.
     pub credential: Credential,
-    /// The places that it is for.
+    /// The hosts and URLs that it may be sent to.
     pub scope: Scope,
     /// When it ends by itself: the end of a Vault lease. A newer set comes before that.
     pub expires: Option<Time>,
@@ -196,7 +196,7 @@ pub struct Granted {
 pub struct CredentialSet {
     /// Counts the changes.
     pub generation: Generation,
-    /// By the name of the secret.
+    /// Credentials by the name of their secret in the registry.
     pub secrets: BTreeMap<String, Granted>,
 }
 

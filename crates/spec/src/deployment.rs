@@ -30,7 +30,7 @@ pub struct Deployment {
     pub name: DeploymentName,
     /// Counts changes of the spec.
     pub generation: Generation,
-    /// Free labels.
+    /// Free labels, for `berth get -l`; they are not part of the revision.
     pub labels: Labels,
     /// The source that declared it.
     pub origin: Origin,
@@ -56,7 +56,7 @@ pub struct Deployment {
 /// everything at its default. Writing to shared ones copies them.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Spec {
-    /// The model.
+    /// The artifact's location and its details.
     pub model: ModelSource,
     settings: Arc<Settings>,
 }
@@ -64,7 +64,7 @@ pub struct Spec {
 /// The declared settings of a deployment that do not depend on its model.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Settings {
-    /// The number of replicas.
+    /// Bounds of the number of replicas, in all regions together.
     pub replicas: Replicas,
     /// An on-demand deployment without requests for this long is paged out even where there is room. `None`: only when space is needed.
     pub idle_after: Option<Duration>,
@@ -112,7 +112,7 @@ pub struct Settings {
 }
 
 impl Spec {
-    /// This model with these settings.
+    /// A spec whose settings are not shared yet.
     #[must_use]
     pub fn new(model: ModelSource, settings: Settings) -> Self {
         Self { model, settings: Arc::new(settings) }
@@ -158,7 +158,7 @@ pub struct ModelDetails {
 }
 
 impl ModelSource {
-    /// The model at this location.
+    /// A model at an absolute location. Its details are not shared yet.
     #[must_use]
     pub fn new(uri: impl Into<Box<str>>, details: ModelDetails) -> Self {
         Self { uri: uri.into(), details: Arc::new(details) }
@@ -178,7 +178,7 @@ impl DerefMut for ModelSource {
     }
 }
 
-/// The number of replicas.
+/// Bounds of the number of replicas.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Replicas {
     /// As many are kept whatever happens. 0: on demand.
@@ -195,10 +195,10 @@ impl Replicas {
     }
 }
 
-/// GPUs that one replica needs.
+/// GPUs that one replica needs, each of them whole.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GpuNeed {
-    /// The number of copies.
+    /// The number of devices.
     pub count: u32,
     /// The only kind that will do ([`Gpu::kind`](crate::Gpu::kind)); `None`: any.
     pub kind: Option<String>,
@@ -223,7 +223,7 @@ pub struct Scaling {
     pub target_rate: Option<f32>,
     /// Requests in flight that one copy should have at most, on average. `None`: the policy's.
     pub target_concurrency: Option<f32>,
-    /// The rule for a second copy.
+    /// The rule for a second copy of a model that needs only one for its load.
     pub second_copy: SecondCopy,
 }
 
@@ -272,7 +272,7 @@ impl Percent {
         u8::try_from(percent).ok().filter(|percent| *percent < 100).map(Self)
     }
 
-    /// The number of percent.
+    /// The percent as a number, 0 to 99.
     #[must_use]
     pub fn get(self) -> u32 {
         self.0.into()
@@ -355,7 +355,7 @@ impl Deployment {
         Revision::of(self)
     }
 
-    /// Its id alone.
+    /// The id of [`revision`](Self::revision), without making the revision.
     #[must_use]
     pub fn revision_id(&self) -> RevisionId {
         Revision::id_of(self)

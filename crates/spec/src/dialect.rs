@@ -35,7 +35,7 @@ use crate::manifest::{Problem, field_paths, function_field_paths};
 /// A dialect, for the reference page.
 #[derive(Debug)]
 pub struct Dialect {
-    /// The heading.
+    /// The heading of its section.
     pub title: &'static str,
     /// Its authors, and the place that they write it to.
     pub introduction: &'static str,
@@ -52,9 +52,9 @@ pub struct Dialect {
 /// A kind of Berth's own that a dialect converts to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Hub {
-    /// `ModelDeployment`.
+    /// `ModelDeployment`, a model and how it is served.
     Deployment,
-    /// `Function`.
+    /// `Function`, code that runs beside models.
     Function,
     /// `Runtime`, a file that workers read.
     Runtime,
@@ -71,25 +71,25 @@ impl Hub {
     }
 }
 
-/// One field of a dialect.
+/// One field of a dialect, a row of its table.
 #[derive(Debug)]
 pub struct Field {
     /// Its path, for example `deployment_config.replicas`.
     pub path: &'static str,
-    /// Its fate.
-    pub fate: Fate,
+    /// The conversion of the field.
+    pub mapping: Mapping,
     /// A remark for the reader; may be empty.
     pub note: &'static str,
 }
 
-/// The fate of a field.
+/// The conversion of a field: where it goes, or why it goes nowhere.
 #[derive(Debug)]
-pub enum Fate {
+pub enum Mapping {
     /// Carried over into these fields of the hub.
     To(&'static [&'static str]),
     /// Kept as this annotation of the deployment.
     Annotation(&'static str),
-    /// A manifest that has it is refused.
+    /// No conversion: a manifest that has it is refused.
     Refused,
     /// Without effect; the status says so.
     Ignored,
@@ -109,7 +109,7 @@ pub const ALL: [&Dialect; 5] = [
 pub struct ConversionError {
     /// Its path, in the form that was to be converted.
     pub path: String,
-    /// The reason.
+    /// The reason, with the value where that helps.
     pub message: String,
     /// The way out, as an imperative; may be empty.
     pub remedy: String,

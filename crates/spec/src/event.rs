@@ -5,9 +5,9 @@ use crate::{DeploymentName, Namespace, Time, WorkerId, id::DEFAULT_NAMESPACE};
 /// Something worth telling.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Event {
-    /// When.
+    /// When it happened, by the controller's clock.
     pub at: Time,
-    /// The severity.
+    /// The severity: things as they should be, or something to look at.
     pub severity: Severity,
     /// One CamelCase word for machines: `Placed`, `Loaded`, `Evicted`, `RolloutStarted`, `LoadFailed`, …
     pub reason: &'static str,

@@ -72,7 +72,7 @@ impl ModelFormat {
         }
     }
 
-    /// The name.
+    /// The name without the version.
     #[must_use]
     pub fn name(&self) -> &str {
         self.as_str().split_once(':').map_or(self.as_str(), |(name, _)| name)
@@ -159,7 +159,7 @@ impl<'de> Deserialize<'de> for ModelFormat {
 /// A format that a runtime takes.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct FormatSupport {
-    /// The format's name.
+    /// The format's name, or [`ANY`](Self::ANY).
     pub name: String,
     /// The versions that it takes; empty: any.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

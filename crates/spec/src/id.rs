@@ -28,7 +28,7 @@ impl Generation {
     /// higher one was made up. Own numbers go on beyond it, for as long again and again.
     pub const MOST_BELIEVED: Self = Self(1 << 52);
 
-    /// The one after this.
+    /// The generation of the next change.
     #[must_use]
     pub fn next(self) -> Self {
         Self(self.0.saturating_add(1))

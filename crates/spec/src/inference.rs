@@ -49,11 +49,11 @@ pub struct InferRequest {
 pub struct InferResponse {
     /// The name under which the caller asked.
     pub model_name: Arc<str>,
-    /// The version that answered.
+    /// The version that answered: its declared name, or the revision's hash.
     pub model_version: Arc<str>,
     /// The caller's id.
     pub id: Option<String>,
-    /// Parameters of the response.
+    /// Parameters of the response that are not the protocol's own.
     pub parameters: Parameters,
     /// The outputs in the order asked for, or the model's.
     pub outputs: Vec<Tensor>,
@@ -105,7 +105,7 @@ impl Shed {
 pub struct Violation {
     /// A JSON pointer into the document, e.g. `/items/3/price`; empty: all of it.
     pub path: String,
-    /// The message.
+    /// The rule that the place breaks.
     pub message: String,
 }
 
@@ -140,7 +140,7 @@ pub enum InferError {
     /// The server did not take the request. Nothing was run; it may be sent again.
     #[error("{message}")]
     Shed {
-        /// The typed reason.
+        /// The typed reason, from which status codes follow.
         reason: Shed,
         /// For people: what, and what to do.
         message: String,
@@ -150,7 +150,7 @@ pub enum InferError {
     /// A limit on the use of the model, or of everything by its caller. Nothing was run; it may be sent again.
     #[error("{message}")]
     Limited {
-        /// The limit.
+        /// The limit that was met.
         limit: UseLimit,
         /// For people: which limit, of whom, and what to do.
         message: String,
@@ -175,7 +175,7 @@ pub enum InferError {
 }
 
 impl InferError {
-    /// A [`Shed`] with its message.
+    /// Makes a [`Shed`](Self::Shed) that may be sent again after `retry_in`.
     #[must_use]
     pub fn shed(reason: Shed, message: impl Into<String>, retry_in: Duration) -> Self {
         Self::Shed { reason, message: message.into(), retry_in: Some(retry_in) }

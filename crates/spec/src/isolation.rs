@@ -20,7 +20,7 @@ impl Isolation {
     /// All, the weakest first.
     pub const ALL: [Self; 3] = [Self::None, Self::Process, Self::Sandbox];
 
-    /// The word for it.
+    /// The word in manifests and messages.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {

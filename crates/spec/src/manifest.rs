@@ -126,7 +126,7 @@ impl RawDeployment {
         self.metadata.name.0.clone().moved_to(namespace)
     }
 
-    /// The labels.
+    /// `metadata.labels` as plain texts.
     #[must_use]
     pub fn labels(&self) -> BTreeMap<String, String> {
         resolve::labels(&self.metadata.labels)

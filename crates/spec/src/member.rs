@@ -15,7 +15,7 @@ pub const ZONE: &str = "zone";
 /// A node as the others know it. It is named like its worker, whether it has one or not.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Member {
-    /// Its name.
+    /// The node's name, unique in the cluster.
     pub name: WorkerId,
     /// Grows with each start of the process.
     pub incarnation: u64,
@@ -23,18 +23,18 @@ pub struct Member {
     pub gossip: SocketAddr,
     /// Its address for connections of other nodes (TLS).
     pub peer: SocketAddr,
-    /// The roles.
+    /// The roles that it runs.
     pub roles: Roles,
     /// Its labels: [`REGION`], [`ZONE`] and whatever selectors match.
     pub labels: BTreeMap<String, String>,
-    /// Its version of Berth.
+    /// Its version of Berth, by which upgrades are followed.
     pub version: String,
     /// The oldest and the newest protocol between nodes that it speaks.
     pub protocol: (u16, u16),
 }
 
 impl Member {
-    /// Its region, if it has one.
+    /// The value of its label [`REGION`]; `None`: it has none.
     #[must_use]
     pub fn region(&self) -> Option<&str> {
         self.labels.get(REGION).map(String::as_str)
@@ -44,7 +44,7 @@ impl Member {
 /// Health of a node by the judgement of the members together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Health {
-    /// Answers.
+    /// Answers probes.
     Alive,
     /// Did not answer a probe, directly or through others; may still refute that.
     Suspect,
@@ -73,7 +73,7 @@ impl Health {
     }
 }
 
-/// Roles of a node.
+/// Roles of a node: the parts of Berth that it runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Roles {
     /// May be elected to decide.
@@ -88,7 +88,7 @@ impl Roles {
     /// All of them: the default.
     pub const ALL: Self = Self { controller: true, worker: true, gateway: true };
 
-    /// None of them.
+    /// No role: what roles are read into, and what a certificate may not have.
     pub const NONE: Self = Self { controller: false, worker: false, gateway: false };
 
     /// True if each of `others` is among these.
@@ -97,7 +97,7 @@ impl Roles {
         (self.controller || !others.controller) && (self.worker || !others.worker) && (self.gateway || !others.gateway)
     }
 
-    /// These and `others`.
+    /// The roles that are in these, in `others`, or in both.
     #[must_use]
     pub const fn union(self, others: Self) -> Self {
         Self {

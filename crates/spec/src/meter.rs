@@ -10,7 +10,7 @@ use std::{
 
 use crate::{UseLimit, UseLimits};
 
-/// Nanoseconds of a second.
+/// Nanoseconds of a second: the unit of time here.
 const SECOND: u64 = 1_000_000_000;
 
 /// Bytes may be taken ahead of time for this long: the rate is one of seconds, and bodies come whole.
@@ -22,7 +22,7 @@ const RETRY_IN_FLIGHT: Duration = Duration::from_secs(1);
 /// A limit that was met.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Exceeded {
-    /// The limit.
+    /// The limit that was met.
     pub limit: UseLimit,
     /// Time after which the next one may be let in.
     pub retry_in: Duration,

@@ -15,7 +15,7 @@ pub struct Network {
 
 impl Network {
     /// The most hosts: a list that people can check.
-    pub const MOST: usize = 32;
+    pub const MAX_HOSTS: usize = 32;
 }
 
 /// A host and a port: `api.example.com:443`, `10.0.0.5:5432`, `[2001:db8::1]:443`.
@@ -23,7 +23,7 @@ impl Network {
 pub struct Destination {
     /// The name or the address.
     pub host: Host,
-    /// The port.
+    /// The TCP port, 1 to 65535.
     pub port: u16,
 }
 
@@ -32,7 +32,7 @@ pub struct Destination {
 pub enum Host {
     /// A name in small letters, without a dot at its end.
     Name(String),
-    /// An address.
+    /// An address of IPv4 or IPv6.
     Address(IpAddr),
 }
 

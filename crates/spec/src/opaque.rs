@@ -20,7 +20,7 @@ pub const MAX: usize = 16 * 1024;
 pub struct OpaqueModel {
     /// The type of the model, as its runtime calls it.
     pub kind: String,
-    /// Its place.
+    /// The place of the model in the runtime's own terms, such as a path in its storage.
     pub path: String,
     /// The text that lets the runtime get at it.
     pub key: String,
@@ -29,7 +29,7 @@ pub struct OpaqueModel {
 /// A text that is no such location.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidOpaque {
-    /// Another scheme.
+    /// The location has another scheme than [`SCHEME`].
     #[error("the location does not begin with {SCHEME}:")]
     Scheme,
     /// A part of another name.

@@ -22,7 +22,7 @@ impl Origin {
         Self(Some(Arc::new(format!("{kind}:{id}"))))
     }
 
-    /// The folder at `path`.
+    /// The source that is the folder at `path`.
     #[must_use]
     pub fn directory(path: &str) -> Self {
         Self::new(Self::DIRECTORY, path)

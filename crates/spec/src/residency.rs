@@ -23,14 +23,14 @@ pub enum Residency {
     Queued,
     /// The artifact is being fetched.
     Fetching {
-        /// Bytes that are here.
+        /// Bytes that the worker has already.
         done: ByteSize,
         /// Bytes in all, once known.
         total: Option<ByteSize>,
     },
     /// Preparation: the runtime's needs beside the artifact are being made.
     Preparing(Preparing),
-    /// The runtime is loading it.
+    /// The runtime reads the artifact into memory.
     Loading,
     /// The validation inference is running.
     Validating,
@@ -38,9 +38,9 @@ pub enum Residency {
     Ready(Arc<Ready>),
     /// Draining: takes no new request and finishes those in flight.
     Draining {
-        /// Since when.
+        /// The time at which it began to drain.
         since: Time,
-        /// Requests in flight.
+        /// Requests that it still has to finish.
         in_flight: u32,
     },
     /// Failed: could not be made ready.
@@ -76,7 +76,7 @@ impl Preparing {
 /// Facts of a ready replica.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Ready {
-    /// Since when.
+    /// The time at which it became ready.
     pub since: Time,
     /// The most memory that it was seen to take; the prediction where `measured` is false.
     pub memory: ByteSize,
@@ -88,7 +88,7 @@ pub struct Ready {
     pub signature: Option<Arc<Signature>>,
     /// The GPUs that it has, by their [ids](crate::Gpu::id).
     pub devices: Vec<Arc<str>>,
-    /// Duration of each phase.
+    /// Durations of the phases of the load that made it ready.
     pub phases: Phases,
     /// Something worth knowing that did not stop it, e.g. why batching is off.
     pub note: Option<String>,
@@ -113,10 +113,10 @@ pub struct Deaths {
     pub count: u32,
     /// Number of deaths without a long life in between.
     pub in_a_row: u32,
-    /// When it did last.
+    /// The time of the last death.
     pub at: Time,
-    /// The last death, for people: `it was killed by signal 9`.
-    pub how: String,
+    /// Cause of the last death, for people: `it was killed by signal 9`.
+    pub cause: String,
     /// When it is started again, or was: it is up some time after that, once its model is loaded. `None`: it is up.
     pub again_at: Option<Time>,
 }
@@ -124,16 +124,16 @@ pub struct Deaths {
 impl Deaths {
     /// Deaths in a row after which a process counts as one that dies again and again: more than one bad minute brings, and
     /// few enough that people hear of it within minutes.
-    pub const MANY: u32 = 5;
+    pub const CRASH_LOOP_DEATHS: u32 = 5;
 
     /// The time that such a process must live to be trusted again: longer than the pause between deaths of one that dies
     /// every few minutes.
-    pub const TRUSTED: Duration = Duration::from_secs(5 * 60);
+    pub const CRASH_LOOP_RESET: Duration = Duration::from_secs(5 * 60);
 
-    /// True for a process that dies again and again. Does not change with each start, so that it can be told.
+    /// True for a process that dies again and again: a crash loop. Does not change with each start, so that it can be told.
     #[must_use]
-    pub fn again_and_again(&self, now: Time) -> bool {
-        self.in_a_row >= Self::MANY && (self.again_at.is_some() || now < self.at + Self::TRUSTED)
+    pub fn is_crash_looping(&self, now: Time) -> bool {
+        self.in_a_row >= Self::CRASH_LOOP_DEATHS && (self.again_at.is_some() || now < self.at + Self::CRASH_LOOP_RESET)
     }
 }
 
@@ -158,7 +158,7 @@ pub struct Failure {
     /// For people: what went wrong and what to do. Bounded by [`MAX_MESSAGE`](Failure::MAX_MESSAGE) bytes: a model's process, or a model
     /// server, may say anything.
     pub message: String,
-    /// Number of attempts.
+    /// Attempts so far, the last one included.
     pub attempts: u32,
     /// When the last one ended.
     pub at: Time,
@@ -169,19 +169,19 @@ pub struct Failure {
     pub trace: Option<Box<str>>,
     /// The attempts before the last one, the oldest first; at most [`MAX_HISTORY`](Failure::MAX_HISTORY).
     pub history: Vec<Attempt>,
-    /// The memory that the worker counted for the model, where that is more than it can give: the model's declared or predicted size, or the
-    /// default of its runtime.
+    /// The memory that the worker counted for the model, where that is more than it can give: the model's declared or predicted size, or
+    /// the default of its runtime.
     pub needs: Option<ByteSize>,
 }
 
 /// An attempt to load that failed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Attempt {
-    /// When it ended.
+    /// The time at which it ended.
     pub at: Time,
-    /// The category.
+    /// The category of its failure.
     pub category: FailureCategory,
-    /// The message.
+    /// The message of its failure.
     pub message: String,
 }
 
@@ -222,7 +222,7 @@ pub enum FailureCategory {
     Validation,
     /// The runtime is missing or broken.
     Runtime,
-    /// Timeout of the load.
+    /// The model or its server was not ready in time.
     Timeout,
     /// A fault of ours.
     Internal,
@@ -329,7 +329,7 @@ impl Residency {
 /// All that a worker holds.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Inventory {
-    /// Whose it is.
+    /// The worker that holds it.
     pub worker: WorkerId,
     /// Number of the process's start.
     pub incarnation: u64,
@@ -342,7 +342,7 @@ pub struct Inventory {
 /// An [`Inventory`] on the wire: what changed since the last report. Whole when `whole`: what is not named is gone.
 #[derive(Debug, Clone, PartialEq)]
 pub struct InventoryChange {
-    /// Whose it is.
+    /// The worker that reports.
     pub worker: WorkerId,
     /// Number of the process's start.
     pub incarnation: u64,
@@ -369,7 +369,7 @@ pub struct InventoryChange {
 /// Use of one replica since it was loaded.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Usage {
-    /// Requests that it was given.
+    /// Requests that it was given, whatever came of them.
     pub requests: u64,
     /// When one was last seen; `None`: there was none.
     pub last: Option<Time>,

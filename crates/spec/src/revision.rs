@@ -42,7 +42,7 @@ impl Revision {
         self.runtime.network.as_ref().or_else(of_card).map_or(&[], |network| &network.hosts)
     }
 
-    /// The revision that `deployment` wants.
+    /// The revision of a deployment's current spec; hashes it.
     #[must_use]
     pub fn of(deployment: &Deployment) -> Self {
         Self::with_id(deployment, Self::id_of(deployment))

@@ -13,13 +13,13 @@ pub struct Route {
     pub split: Vec<(RevisionId, u32)>,
     /// Every revision that clients can reach, by version name. Those outside `split` answer to their version only.
     pub versions: Vec<Version>,
-    /// The reaction to a miss.
+    /// The reaction to a request while nothing is ready.
     pub on_miss: OnMiss,
     /// Loaded by requests, and may be paged out (`replicas.min` is 0).
     pub on_demand: bool,
     /// The longest a request may take when the caller sets no deadline.
     pub timeout: Duration,
-    /// Limits.
+    /// Limits of requests at once per replica, and of parked ones.
     pub concurrency: Concurrency,
     /// Limits on its use by all callers together.
     pub limits: UseLimits,
@@ -34,9 +34,9 @@ pub struct Route {
 pub struct Version {
     /// The name that clients use.
     pub name: String,
-    /// The revision.
+    /// The revision behind the name.
     pub revision: RevisionId,
-    /// The workers on which it is ready.
+    /// Workers on which it is ready, or assumed to be.
     pub ready: Vec<WorkerId>,
 }
 
@@ -78,7 +78,7 @@ pub struct RouteChange {
     pub seq: u64,
     /// The number of the state that this builds on.
     pub base: Option<u64>,
-    /// New or changed.
+    /// Routes that are new or changed.
     pub set: Vec<Route>,
     /// Names that are gone, of deployments and aliases alike. They go before `set` and `aliases` come.
     pub unset: Vec<DeploymentName>,

@@ -25,7 +25,7 @@ pub enum Phase {
 }
 
 impl Phase {
-    /// Every phase.
+    /// Every phase, in the order in which they are listed.
     pub const ALL: [Self; 7] = [
         Self::Progressing,
         Self::Available,
@@ -36,7 +36,7 @@ impl Phase {
         Self::Terminating,
     ];
 
-    /// The word.
+    /// The word in status, metrics and lists.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -54,9 +54,9 @@ impl Phase {
 /// A deployment's status.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Status {
-    /// In one word.
+    /// The sum of the conditions in one word.
     pub phase: Phase,
-    /// The generation that this speaks of.
+    /// The generation of the deployment that this status is of.
     pub observed_generation: Generation,
     /// `Available`, `Progressing`, `Scheduled`, in this order.
     pub conditions: Vec<Condition>,
@@ -64,7 +64,7 @@ pub struct Status {
     pub desired: u32,
     /// Replicas that answer, of any revision that gets traffic.
     pub ready: u32,
-    /// The revision that is wanted.
+    /// The revision of the declared spec.
     pub wanted: RevisionId,
     /// The revision that serves, if any.
     pub serving: Option<RevisionId>,
@@ -79,9 +79,9 @@ pub struct Status {
 /// One replica, for people.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ReplicaStatus {
-    /// The revision.
+    /// The revision that it is of.
     pub revision: RevisionId,
-    /// Where.
+    /// The worker that it is assigned to.
     pub worker: WorkerId,
     /// The worker's report; `None`: assigned, not yet reported.
     pub residency: Option<Residency>,
@@ -98,9 +98,9 @@ pub struct ReplicaStatus {
 /// A load that failed for good.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FailedLoad {
-    /// The revision.
+    /// The revision that could not be loaded.
     pub revision: RevisionId,
-    /// Where.
+    /// The worker on which it failed.
     pub worker: WorkerId,
     /// The worker's report.
     pub failure: Arc<Failure>,
@@ -109,7 +109,7 @@ pub struct FailedLoad {
 /// One aspect of a status, in the form that Kubernetes users know.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Condition {
-    /// The aspect.
+    /// The aspect, one CamelCase word: `Available`, `Scheduled`.
     pub kind: &'static str,
     /// Yes, no, or not known.
     pub status: Truth,
@@ -122,16 +122,16 @@ pub struct Condition {
 /// Yes, no, or not known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Truth {
-    /// Yes.
+    /// The condition holds.
     True,
-    /// No.
+    /// The condition does not hold; the message says why.
     False,
     /// Not known (yet).
     Unknown,
 }
 
 impl Truth {
-    /// The word.
+    /// The word that Kubernetes has for it: `True`, `False`, `Unknown`.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {

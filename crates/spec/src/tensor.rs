@@ -138,7 +138,7 @@ pub struct Tensor {
     pub datatype: Datatype,
     /// Dimensions; every one is at least 0.
     pub shape: Vec<i64>,
-    /// The elements.
+    /// The elements, in the form that is described above.
     pub data: Bytes,
 }
 
@@ -148,27 +148,27 @@ pub enum InvalidTensor {
     /// A negative dimension in a tensor that carries data.
     #[error("tensor {name:?} has shape {shape:?}: dimensions must not be negative")]
     NegativeDimension {
-        /// The tensor.
+        /// The tensor's name.
         name: String,
-        /// Its shape.
+        /// The shape as it was given.
         shape: Vec<i64>,
     },
     /// The number of elements or bytes does not fit in 63 bits.
     #[error("tensor {name:?} has shape {shape:?}, whose number of bytes overflows")]
     Overflow {
-        /// The tensor.
+        /// The tensor's name.
         name: String,
-        /// Its shape.
+        /// The shape as it was given.
         shape: Vec<i64>,
     },
     /// The data has another length than shape and datatype say.
     #[error("tensor {name:?} of {datatype} {shape:?} needs {expected}, got {got}")]
     Length {
-        /// The tensor.
+        /// The tensor's name.
         name: String,
-        /// Its datatype.
+        /// The datatype, which decides the bytes per element.
         datatype: Datatype,
-        /// Its shape.
+        /// The shape, which decides the number of elements.
         shape: Vec<i64>,
         /// The amount that was needed, with the unit.
         expected: String,
@@ -214,7 +214,7 @@ impl Tensor {
         Ok(Self { name, datatype, shape, data })
     }
 
-    /// The number of elements.
+    /// The number of elements: the product of the dimensions, 1 for a scalar.
     #[must_use]
     pub fn elements(&self) -> usize {
         element_count(&self.shape).unwrap_or(0)

@@ -7,7 +7,7 @@ use crate::{DeploymentName, RevisionId, Time};
 /// One deployment's use as one gateway saw it since it last spoke of it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Demand {
-    /// The deployment.
+    /// The deployment that requests asked for.
     pub deployment: DeploymentName,
     /// Requests parked now.
     pub waiting: u32,
@@ -35,13 +35,13 @@ pub const LATENCY_BOUNDS: [Duration; 12] = [
     Duration::from_secs(5),
 ];
 
-/// Latency buckets.
+/// The number of latency buckets, the one beyond the last bound included.
 pub const LATENCY_BUCKETS: usize = LATENCY_BOUNDS.len() + 1;
 
 /// The results of one revision's requests over some time.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RevisionOutcomes {
-    /// The revision that answered.
+    /// The revision that the requests were sent to.
     pub revision: RevisionId,
     /// Requests that succeeded.
     pub ok: u64,
@@ -60,7 +60,7 @@ impl RevisionOutcomes {
         Self { revision, ok: 0, client_errors: 0, server_errors: 0, latency: [0; LATENCY_BUCKETS] }
     }
 
-    /// All requests.
+    /// All requests: those that succeeded and both kinds of errors.
     #[must_use]
     pub fn requests(&self) -> u64 {
         self.ok.saturating_add(self.client_errors).saturating_add(self.server_errors)
@@ -89,5 +89,5 @@ pub enum GatewayEvent {
     /// Route changes up to this [`seq`](crate::RouteChange::seq) are in force: the next request is routed by them.
     Applied(u64),
     /// A route change builds on a state that this gateway does not have: it wants everything.
-    AskWhole,
+    Resync,
 }

@@ -25,7 +25,7 @@ pub enum InvalidSize {
     NoUnit(u64, ByteSize),
 }
 
-/// Numbers below this are meant in another unit than bytes.
+/// Numbers below this are meant in another unit than bytes: no model takes less than a mebibyte.
 const LEAST_WITHOUT_UNIT: u64 = 1 << 20;
 
 impl ByteSize {
@@ -40,7 +40,7 @@ impl ByteSize {
         }
     }
 
-    /// Nothing.
+    /// No bytes.
     pub const ZERO: Self = Self(0);
 
     /// `n` times 2^20 bytes.

@@ -16,7 +16,7 @@ use crate::{
 /// The identity and capacity of a worker. Sent when it joins; a change is a new incarnation.
 #[derive(Debug, Clone, PartialEq)]
 pub struct WorkerInfo {
-    /// Its name.
+    /// The worker's name, which is its node's.
     pub id: WorkerId,
     /// Grows with each start of the process, so that an old one's words can be told from a new one's.
     pub incarnation: u64,
@@ -24,7 +24,7 @@ pub struct WorkerInfo {
     pub labels: BTreeMap<String, String>,
     /// Memory that models may take.
     pub memory: ByteSize,
-    /// CPU cores.
+    /// CPU cores that it may use, with fractions.
     pub cpus: f32,
     /// GPUs that models may use.
     pub gpus: Vec<Gpu>,
@@ -59,13 +59,13 @@ impl WorkerInfo {
         all.into_iter().collect()
     }
 
-    /// Its region, if it has one.
+    /// The value of its label [`REGION`](crate::member::REGION); `None`: it has none.
     #[must_use]
     pub fn region(&self) -> Option<&str> {
         self.labels.get(REGION).map(String::as_str)
     }
 
-    /// Its zone, if it has one.
+    /// The value of its label [`ZONE`](crate::member::ZONE); `None`: it has none.
     #[must_use]
     pub fn zone(&self) -> Option<&str> {
         self.labels.get(ZONE).map(String::as_str)
@@ -77,7 +77,7 @@ impl WorkerInfo {
 pub struct RuntimeInfo {
     /// Its name: `onnx`, `python`.
     pub name: String,
-    /// The formats that it takes.
+    /// The formats that it takes, with their versions.
     pub formats: Vec<FormatSupport>,
     /// Labels that selectors of its models match, over those of the worker.
     pub labels: BTreeMap<String, String>,
@@ -107,13 +107,13 @@ impl RuntimeInfo {
         vec![Self::unlimited("onnx", &[ModelFormat::ONNX]), Self::unlimited("python", &[ModelFormat::PYTHON])]
     }
 
-    /// Tests a format.
+    /// True if one of its formats takes this one.
     #[must_use]
     pub fn takes(&self, format: &ModelFormat) -> bool {
         self.formats.iter().any(|taken| taken.takes(format))
     }
 
-    /// The offer of isolation, where it is less than a deployment asks for.
+    /// The offer of isolation, where it is less than a deployment asks for; `None`: it is enough, or nobody asked.
     #[must_use]
     pub fn less_than(&self, asked: Option<Isolation>) -> Option<&IsolationOffer> {
         self.isolation.as_ref().filter(|offer| asked.is_some_and(|asked| asked > offer.most))
@@ -198,19 +198,19 @@ impl WorkerTerms {
 pub struct Breaker {
     /// The dependency: `s3://bucket`, `https://host`.
     pub dependency: Arc<str>,
-    /// The kind of dependency.
+    /// The kind of dependency, which people group breakers by.
     pub kind: DependencyKind,
-    /// The state of the breaker.
+    /// Closed, open, or letting one operation through.
     pub state: BreakerState,
-    /// Failures in a row.
+    /// Failures since the last success.
     pub failures: u32,
-    /// When it opened.
+    /// The time at which it opened; `None`: it is closed.
     pub opened_at: Option<Time>,
     /// When it lets somebody try again.
     pub retry_at: Option<Time>,
 }
 
-/// The kind of a dependency.
+/// The kind of a dependency whose failures are counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum DependencyKind {
     /// An object store or web server.
@@ -233,14 +233,14 @@ impl DependencyKind {
     }
 }
 
-/// The state of a circuit breaker.
+/// The state of a circuit breaker, without its times.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum BreakerState {
     /// All goes through; failures are counted.
     Closed,
     /// Nothing goes through.
     Open,
-    /// One may try.
+    /// One operation goes through, to see whether the dependency is back.
     HalfOpen,
 }
 
@@ -282,14 +282,14 @@ impl UnknownWorkers {
     }
 }
 
-/// A GPU.
+/// A GPU of a machine, as a worker offers it to models.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Gpu {
     /// The name by which `CUDA_VISIBLE_DEVICES` takes it: its UUID, or its number where an operator declared it.
     pub id: String,
     /// The driver's name of the device, in lower case with dashes: `nvidia-h200`.
     pub kind: String,
-    /// Its memory.
+    /// Memory of the device in all.
     pub memory: ByteSize,
 }
 
@@ -311,10 +311,10 @@ impl Gpu {
     }
 }
 
-/// The load of a GPU.
+/// The load of one GPU at one moment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GpuLoad {
-    /// Its [`id`](Gpu::id).
+    /// The device's [`id`](Gpu::id).
     pub id: Arc<str>,
     /// Memory in use, by whatever process.
     pub memory_used: ByteSize,
@@ -322,10 +322,10 @@ pub struct GpuLoad {
     pub utilization_percent: u32,
 }
 
-/// The intention of a worker.
+/// The intention of a worker to stay in the fleet or leave.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum WorkerState {
-    /// Stays.
+    /// Stays, and takes models.
     #[default]
     Serving,
     /// Leaves: it was told to stop, and its models move elsewhere while it still answers.
@@ -335,7 +335,7 @@ pub enum WorkerState {
 /// The load that a worker reports of itself. Sent when it changes noticeably.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Load {
-    /// When it was looked at.
+    /// The time of the measurement.
     pub at: Time,
     /// Processor time in use, in percent of all cores: now, over a minute, over five minutes.
     pub cpu_percent: [f32; 3],

@@ -89,11 +89,11 @@ pub struct List<T> {
     pub kind: String,
     /// The objects, by name.
     pub items: Vec<T>,
-    /// Metadata of the page.
+    /// Place of the page in the list.
     pub metadata: ListMetadata,
 }
 
-/// Metadata of a page.
+/// Place of a page in its list, and the state that it shows.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ListMetadata {
@@ -121,11 +121,11 @@ pub struct ReadinessView {
     pub missing: Vec<String>,
 }
 
-/// Version of Berth.
+/// Versions of the server and of its objects.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct VersionView {
-    /// The version of the binary.
+    /// The server's version of Berth.
     pub version: String,
     /// The version of the objects: `berth.dev/v1`.
     pub api_version: String,
@@ -152,7 +152,7 @@ impl Metadata {
 
 /// An object that comes in lists.
 pub trait Kind {
-    /// Its `kind`, in the singular.
+    /// The word in `kind`, in the singular; the list's is this and `List`.
     const KIND: &'static str;
 }
 
@@ -163,7 +163,7 @@ impl<T: Kind> List<T> {
         Self::page(items, ListMetadata::default())
     }
 
-    /// One page of a list.
+    /// One page of a list, with the way to the next in `metadata`.
     #[must_use]
     pub fn page(items: Vec<T>, metadata: ListMetadata) -> Self {
         Self { api_version: API_VERSION.to_owned(), kind: format!("{}List", T::KIND), items, metadata }

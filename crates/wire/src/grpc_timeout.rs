@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 
-/// The header that holds it.
+/// The header by which gRPC limits the time of a call: digits and a unit.
 pub const GRPC_TIMEOUT: HeaderName = HeaderName::from_static("grpc-timeout");
 
-/// The most digits of a value.
+/// The most digits of a value, by the protocol of gRPC.
 const DIGITS: usize = 8;
 
 /// A header of that name whose value is no time.

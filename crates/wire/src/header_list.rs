@@ -4,23 +4,23 @@
 use http::HeaderMap;
 
 /// Most bytes that are passed on, as HTTP/2 counts them. A request may have as many.
-pub const LONGEST: usize = 64 << 10;
+pub const MAX_HEADER_BYTES: usize = 64 << 10;
 
 /// Bytes that each field counts beside its name and its value (RFC 9113 §6.5.2).
 const FIELD: usize = 32;
 
 /// Headers that are not passed on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("{0} bytes, and at most {LONGEST} are passed on")]
+#[error("{0} bytes, and at most {MAX_HEADER_BYTES} are passed on")]
 pub struct TooLong(usize);
 
 /// Bounds headers or trailers.
 ///
 /// # Errors
-/// They have more than [`LONGEST`] bytes.
+/// They have more than [`MAX_HEADER_BYTES`] bytes.
 pub fn check(headers: &HeaderMap) -> Result<(), TooLong> {
     let bytes: usize = headers.iter().map(|(name, value)| name.as_str().len() + value.len() + FIELD).sum();
-    if bytes > LONGEST { Err(TooLong(bytes)) } else { Ok(()) }
+    if bytes > MAX_HEADER_BYTES { Err(TooLong(bytes)) } else { Ok(()) }
 }
 
 #[cfg(test)]
@@ -33,7 +33,7 @@ mod tests {
     fn every_value_counts_with_its_name() {
         let mut headers = HeaderMap::new();
         headers.append("name", HeaderValue::from_static("short"));
-        let rest = LONGEST - (4 + 5 + FIELD) - (4 + FIELD);
+        let rest = MAX_HEADER_BYTES - (4 + 5 + FIELD) - (4 + FIELD);
         headers.append("name", HeaderValue::from_str(&"x".repeat(rest)).expect("a value"));
         assert_eq!(check(&headers), Ok(()));
         headers.append("n", HeaderValue::from_static(""));

@@ -11,16 +11,20 @@
 //! proto/fleet.proto         ──▶ fleet     (streams between the controller and the nodes)
 //! proto/model-runtime.proto ──▶ mmesh     (what is said to model servers)
 //!                               status    (spec::Class → HTTP and gRPC)
+//!                               bounded_status (how long the text of an error may be)
 //!                               guard     (which requests come from web pages of other sites)
 //!                               request_id (the name of one request, wherever it comes to)
 //!                               grpc_timeout (the time that a call over gRPC may take)
 //!                               header_list (how many headers of an answer are passed on)
+//!                               byte_budget (how many bytes messages may hold together)
 //! ```
 //!
 //! Nothing here serves, calls or waits: `control::api` and `mesh` do.
 
 pub mod access;
 pub mod api;
+pub mod bounded_status;
+pub mod byte_budget;
 #[expect(clippy::allow_attributes, clippy::too_many_lines, reason = "generated code")]
 pub mod etcd;
 #[expect(clippy::allow_attributes, reason = "generated code")]

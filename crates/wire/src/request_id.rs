@@ -15,9 +15,9 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 pub const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
 /// The most bytes of an id that is taken from a sender: UUIDs and trace ids fit; longer ones would fill the log.
-const LONGEST: usize = 128;
+const MAX_ID_BYTES: usize = 128;
 
-/// Digits of an id that is made here.
+/// Hexadecimal digits of an id that is made here: 64 bits, so that no two in one log are the same.
 const DIGITS: usize = 16;
 
 /// Name of a request: visible ASCII.
@@ -62,7 +62,7 @@ impl RequestId {
         headers.insert(REQUEST_ID, self.0);
     }
 
-    /// Its text.
+    /// The id as text, for logs and the audit.
     #[must_use]
     pub fn as_str(&self) -> &str {
         // Visible ASCII always is a text.
@@ -77,7 +77,7 @@ impl fmt::Display for RequestId {
 }
 
 fn is_sane(id: &[u8]) -> bool {
-    (1..=LONGEST).contains(&id.len()) && id.iter().all(u8::is_ascii_graphic)
+    (1..=MAX_ID_BYTES).contains(&id.len()) && id.iter().all(u8::is_ascii_graphic)
 }
 
 /// SplitMix64 (Steele, Lea, Flood 2014) from a seed of each thread: a few instructions, and no thread waits for another.
@@ -103,13 +103,13 @@ mod tests {
 
     #[test]
     fn a_sane_id_stays_and_any_other_is_replaced() {
-        let longest = [b'x'; LONGEST];
+        let longest = [b'x'; MAX_ID_BYTES];
         for sane in [b"a".as_slice(), b"7f3e-\"q\"/\\~", &longest] {
             let mut headers = headers(&[sane]);
             assert_eq!(RequestId::settle(&mut headers).as_str().as_bytes(), sane);
             assert_eq!(headers[REQUEST_ID].as_bytes(), sane);
         }
-        let long = [b'x'; LONGEST + 1];
+        let long = [b'x'; MAX_ID_BYTES + 1];
         let wrong: [&[&[u8]]; 6] = [&[], &[b""], &[b"two words"], &[&long], &["é".as_bytes()], &[b"a", b"b"]];
         for ids in wrong {
             let mut headers = headers(ids);

@@ -18,7 +18,7 @@ use berth_spec::Class;
 use http::StatusCode;
 use tonic::Code;
 
-/// The HTTP status of an error.
+/// The HTTP status that answers of this error class have.
 #[must_use]
 pub const fn http_status(class: Class) -> StatusCode {
     match class {
@@ -35,7 +35,7 @@ pub const fn http_status(class: Class) -> StatusCode {
     }
 }
 
-/// The gRPC code of an error.
+/// The gRPC code that answers of this error class have.
 #[must_use]
 pub const fn grpc_code(class: Class) -> Code {
     match class {

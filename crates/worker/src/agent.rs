@@ -37,7 +37,7 @@ use crate::{
     replica::{Action, Input, Replica, Retries, State},
 };
 
-/// The brain.
+/// The worker's brain: keeps what the controller assigned apart from what is here, and decides the next effects.
 #[derive(Debug)]
 pub struct Agent {
     worker: WorkerId,
@@ -182,12 +182,12 @@ impl Agent {
         self.stopping && self.replicas.is_empty()
     }
 
-    /// The residency of each replica.
+    /// The residency of each replica, as the controller gets it, in the order of revisions.
     pub fn residencies(&self) -> impl Iterator<Item = (&RevisionId, Residency)> {
         self.replicas.iter().map(|(id, replica)| (id, replica.residency()))
     }
 
-    /// The number of its replicas.
+    /// The number of its replicas in any state, those on their way out included.
     #[must_use]
     pub fn len(&self) -> usize {
         self.replicas.len()
@@ -212,7 +212,7 @@ impl Agent {
         moving.filter(|replica| matches!(replica.residency(), Residency::Queued)).count()
     }
 
-    /// Every replica.
+    /// Every replica in any state, in the order of revisions.
     pub fn replicas(&self) -> impl Iterator<Item = (&RevisionId, &Replica)> {
         self.replicas.iter()
     }

@@ -60,11 +60,11 @@ pub const PARALLEL_RANGES: usize = 6;
 /// A checked artifact on this machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Artifact {
-    /// The artifact, and its place.
+    /// The form in which a runtime gets it, with its path.
     pub source: Source,
     /// The digest of its bytes; of a folder, of its sorted lines `DIGEST  PATH`.
     pub digest: Digest,
-    /// The size in bytes.
+    /// Bytes of the file, or of all files of the folder.
     pub size: ByteSize,
 }
 

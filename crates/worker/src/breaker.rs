@@ -33,13 +33,13 @@ impl Dependency {
         Self { kind: DependencyKind::Storage, name: origin.into() }
     }
 
-    /// A Git host.
+    /// A Git host, by the origin of its URL.
     #[must_use]
     pub fn git(origin: &str) -> Self {
         Self { kind: DependencyKind::Git, name: origin.into() }
     }
 
-    /// A package index.
+    /// A package index, by the origin of its URL.
     #[must_use]
     pub fn packages(origin: &str) -> Self {
         Self { kind: DependencyKind::Packages, name: origin.into() }
@@ -87,7 +87,7 @@ pub struct Breakers(BTreeMap<Dependency, CircuitBreaker>);
 
 /// The most dependencies whose failures are counted: more than one worker has, and few enough for one report. A new one
 /// beyond it is not counted.
-const MOST: usize = 256;
+const MAX_DEPENDENCIES: usize = 256;
 
 impl Breakers {
     /// Asks to start an operation on it now; the error is the time to ask again.
@@ -105,7 +105,7 @@ impl Breakers {
 
     /// Records that it did not answer, or with a passing fault.
     pub fn failed(&mut self, dependency: &Dependency, now: Time) {
-        if self.0.len() < MOST || self.0.contains_key(dependency) {
+        if self.0.len() < MAX_DEPENDENCIES || self.0.contains_key(dependency) {
             self.0.entry(dependency.clone()).or_insert(CircuitBreaker::new(LIMITS)).failed(now);
         }
     }
@@ -120,12 +120,12 @@ impl Breakers {
         self.0.iter_mut().filter(|(dependency, _)| is(dependency)).for_each(|(_, breaker)| breaker.unused(now));
     }
 
-    /// All of them.
+    /// Every dependency that is not well, with its breaker.
     pub fn iter(&self) -> impl Iterator<Item = (&Dependency, &CircuitBreaker)> {
         self.0.iter()
     }
 
-    /// As they are told.
+    /// The breakers in the form in which the worker reports them to the controller.
     #[must_use]
     pub fn told(&self) -> Vec<worker::Breaker> {
         self.0.iter().map(|(dependency, breaker)| told(dependency, breaker)).collect()

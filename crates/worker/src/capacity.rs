@@ -26,9 +26,9 @@ const NO_LIMIT: u64 = 1 << 60;
 /// The memory and cores of this process.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Capacity {
-    /// Memory in all.
+    /// Memory in bytes: the machine's, or the tightest limit of its control groups.
     pub memory: ByteSize,
-    /// CPU cores.
+    /// CPU cores that this process may use, in fractions of one.
     pub cpus: f32,
     /// The origin of the memory limit, for people.
     pub memory_from: &'static str,

@@ -33,11 +33,11 @@ const LEAF: &str = "berth";
 /// Bounds of one group.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
-    /// All that it may have in memory.
+    /// Bytes that its processes may have in memory together; `None`: no limit.
     pub memory: Option<ByteSize>,
-    /// Processors, in parts.
+    /// Processors, in fractions of one; `None`: no limit.
     pub cpus: Option<f32>,
-    /// Processes and threads.
+    /// Processes and threads that it may have together.
     pub processes: u32,
 }
 

@@ -15,7 +15,7 @@ pub const DEFAULT_PARALLEL_FETCHES: usize = 4;
 /// The settings of a worker.
 #[derive(Debug, Clone)]
 pub struct Config {
-    /// Its name.
+    /// Name of the worker, which is unique in the cluster.
     pub id: WorkerId,
     /// Free labels that selectors match.
     pub labels: BTreeMap<String, String>,
@@ -36,7 +36,7 @@ pub struct Config {
     pub runtime_limits: RuntimeLimits,
     /// Loads at once; `None`: half the cores, at least 1 and at most 4.
     pub parallel_loads: Option<usize>,
-    /// Fetches at once.
+    /// Fetches at once. [`DEFAULT_PARALLEL_FETCHES`] unless somebody says.
     pub parallel_fetches: usize,
     /// Delays before retries of loads that failed.
     pub retries: Retries,
@@ -81,7 +81,7 @@ pub enum SandboxNetwork {
     /// Also the hosts that are declared for them.
     #[default]
     Declared,
-    /// All that the machine reaches.
+    /// All that the machine reaches: models share its network.
     Machine,
 }
 
@@ -109,14 +109,14 @@ impl FromStr for SandboxNetwork {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RuntimeLimits(pub BTreeMap<String, RuntimeLimit>);
 
-/// Limits of one runtime.
+/// Limits that an operator sets for one runtime.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct RuntimeLimit {
-    /// Memory that its models may take.
+    /// Memory that its models may take; `None`: the runtime's own limit, if it has one.
     pub memory: Option<ByteSize>,
-    /// The most models that it holds at once.
+    /// The most models that it holds at once; `None`: the runtime's own limit, if it has one.
     pub max_models: Option<u32>,
-    /// Device memory that its models may take.
+    /// Device memory that its models may take; `None`: the runtime's own limit, if it has one.
     pub device_memory: Option<ByteSize>,
 }
 
@@ -138,7 +138,7 @@ impl RuntimeLimits {
 }
 
 impl Config {
-    /// A worker with defaults.
+    /// Default settings for the worker `id` with the folder `data`.
     #[must_use]
     pub fn new(id: WorkerId, data: impl Into<PathBuf>) -> Self {
         Self {

@@ -75,18 +75,18 @@ const STOP_GRACE: Duration = Duration::from_secs(15);
 
 /// The time that the last report of a worker that holds nothing any more may wait for a controller: a busy one hears
 /// it, and a cluster that stops whole is not held up.
-const LAST_WORD: Duration = Duration::from_secs(2);
+const LAST_REPORT_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The ends of the channels to the controller.
 pub struct WorkerLink {
     /// The assignments, and the news that a controller was attached, which comes first. When it closes, the worker
     /// keeps what it has.
     pub assignments: mpsc::Receiver<FromController>,
-    /// The reports of what it holds.
+    /// The reports of what it holds. While the queue is full, later reports are joined into one.
     pub reports: mpsc::Sender<InventoryChange>,
 }
 
-/// A worker that is ready to run.
+/// A worker whose settings are checked and whose GPUs are found.
 pub struct Worker {
     info: WorkerInfo,
     limits: Limits,
@@ -152,8 +152,8 @@ fn servers(config: &mut Config, gpus: &WorkerGpus, families: &Families) -> Resul
     let mut runtimes: Vec<Arc<dyn Runtime>> = Vec::new();
     let mut loads = 0;
     for mut settings in std::mem::take(&mut config.runtimes) {
-        if let Some(each) = settings.each.take() {
-            let runtime = PerModel::new(settings, each, gpus.devices.clone(), families.clone());
+        if let Some(factory) = settings.per_model.take() {
+            let runtime = PerModel::new(settings, factory, gpus.devices.clone(), families.clone());
             loads += runtime.parallel_loads();
             runtimes.push(Arc::new(runtime));
             continue;
@@ -194,7 +194,7 @@ impl WorkerGpus {
     }
 }
 
-/// A worker with these runtimes.
+/// Builds a worker on runtimes that the caller made, and registers its metrics. Those of `config` are not opened.
 pub fn build_with(
     mut config: Config,
     runtimes: Vec<Arc<dyn Runtime>>,
@@ -316,15 +316,15 @@ impl Worker {
         let mut overhead = OverheadWatch::new(&self.deps.runtimes, self.limits.memory);
         let mut effects = EffectRunner::new(self.info.id, self.deps, completions);
         let (mut connected, mut announced, mut give_up) = (true, false, None);
-        let mut last_word = None;
+        let mut last_report_by = None;
         loop {
             let event = loop {
                 if agent.stopped() {
                     if outbox.is_empty() {
                         return effects.finish(0).await;
                     }
-                    // Where no controller is left to hear the last word, it is not waited for.
-                    let soon = *last_word.get_or_insert_with(|| Instant::now() + LAST_WORD);
+                    // Where no controller is left to take the last report, it is not waited for.
+                    let soon = *last_report_by.get_or_insert_with(|| Instant::now() + LAST_REPORT_TIMEOUT);
                     give_up = give_up.map(|at: Instant| at.min(soon));
                 }
                 let wake = agent.wake_at().map(|at| clock.instant(at));

@@ -43,7 +43,7 @@ impl Fault {
         Self::new(FailureCategory::Disk, format!("{error}: {remedy}"))
     }
 
-    /// A fault of ours.
+    /// A fault of Berth itself, which people are asked to report.
     #[must_use]
     pub fn internal(what: impl std::fmt::Display) -> Self {
         Self::new(FailureCategory::Internal, format!("a fault inside Berth, please report it: {what}"))

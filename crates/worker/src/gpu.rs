@@ -22,7 +22,7 @@ pub use self::{
 /// The file that the dynamic linker finds where the driver is installed.
 const LIBRARY: &str = "libnvidia-ml.so.1";
 
-/// The GPUs of this machine.
+/// The GPUs of this machine, with NVML to read their load; empty without a driver.
 #[derive(Default)]
 pub struct Gpus {
     nvml: Option<Nvml>,
@@ -48,7 +48,7 @@ impl Gpus {
         Ok(Self { nvml: Some(nvml), devices })
     }
 
-    /// The devices.
+    /// The devices in NVML's order, as they were at the start of the worker.
     #[must_use]
     pub fn devices(&self) -> &[Gpu] {
         &self.devices

@@ -13,21 +13,21 @@ use std::{
 use berth_spec::ByteSize;
 
 /// Loads after which the statistics are believed: the deviation of fewer says little.
-const ENOUGH: u32 = 8;
+const MIN_LOADS: u32 = 8;
 
 /// The limit as a multiple of the longest load that is likely: a machine that is busy with other loads is several times slower.
-const TIMES: f64 = 10.0;
+const LIMIT_FACTOR: f64 = 10.0;
 
 /// Standard deviations above the mean that are likely: one load in some hundreds takes longer.
 const DEVIATIONS: f64 = 3.0;
 
 /// The shortest limit: whatever the statistics say, a disk may stand still for a while.
-const SHORTEST: Duration = Duration::from_secs(60);
+const MIN_LIMIT: Duration = Duration::from_secs(60);
 
 /// The most kinds of models that are told apart; others have no statistics.
 const KINDS: usize = 256;
 
-/// Times of loads by kind.
+/// Statistics of successful loads by runtime and format, from which the time limits of later loads come.
 #[derive(Debug, Default)]
 pub(crate) struct LoadTimes(Mutex<BTreeMap<Kind, Times>>);
 
@@ -57,7 +57,7 @@ impl LoadTimes {
     pub(crate) fn limit(&self, kind: &Kind, size: ByteSize, most: Duration) -> Duration {
         let known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let limit = known.get(kind).and_then(|times| times.limit(size.0 as f64));
-        limit.map_or(most, |limit| limit.max(SHORTEST).min(most))
+        limit.map_or(most, |limit| limit.max(MIN_LIMIT).min(most))
     }
 }
 
@@ -73,12 +73,12 @@ impl Times {
 
     /// A larger model than usual is given as much more time.
     fn limit(&self, bytes: f64) -> Option<Duration> {
-        if self.count < ENOUGH {
+        if self.count < MIN_LOADS {
             return None;
         }
         let deviation = (self.squares / f64::from(self.count)).max(0.0).sqrt();
         let larger = if self.bytes > 0.0 { (bytes / self.bytes).max(1.0) } else { 1.0 };
-        Duration::try_from_secs_f64((self.mean + DEVIATIONS * deviation) * TIMES * larger).ok()
+        Duration::try_from_secs_f64((self.mean + DEVIATIONS * deviation) * LIMIT_FACTOR * larger).ok()
     }
 }
 
@@ -98,7 +98,7 @@ mod tests {
     fn loads_that_are_known_have_a_limit_of_their_own() {
         let times = LoadTimes::default();
         let of = |size: u64| times.limit(&kind(), ByteSize(size), MOST);
-        for n in 0..ENOUGH {
+        for n in 0..MIN_LOADS {
             assert_eq!(of(1), MOST, "after {n} loads");
             times.took(kind(), ByteSize(100), Duration::from_secs(20));
         }
@@ -114,7 +114,7 @@ mod tests {
     fn quick_loads_have_a_minute() {
         let times = LoadTimes::default();
         (0..100).for_each(|_| times.took(kind(), ByteSize::ZERO, Duration::from_millis(3)));
-        assert_eq!(times.limit(&kind(), ByteSize::gib(1), MOST), SHORTEST);
+        assert_eq!(times.limit(&kind(), ByteSize::gib(1), MOST), MIN_LIMIT);
     }
 
     #[test]
@@ -135,7 +135,7 @@ mod tests {
             for (size, millis) in loads {
                 let limit = times.limit(&kind(), ByteSize(size), MOST);
                 prop_assert!(limit >= Duration::from_millis(millis).min(MOST), "{limit:?} {millis} ms");
-                prop_assert!((SHORTEST..=MOST).contains(&limit));
+                prop_assert!((MIN_LIMIT..=MOST).contains(&limit));
             }
         }
     }

@@ -45,7 +45,7 @@ struct BreakerLabels {
     dependency: String,
 }
 
-/// The artifact cache.
+/// Metrics of the artifact cache: bytes and files on disk, hits, misses, evictions. Clones share them.
 #[derive(Debug, Clone, Default)]
 pub struct CacheMetrics {
     pub(crate) bytes: Gauge,
@@ -67,7 +67,7 @@ impl CacheMetrics {
     }
 }
 
-/// Everything else of the worker.
+/// Metrics of one worker: loads and their phases, memory, environments, breakers, GPUs. Clones share them.
 #[derive(Debug, Clone)]
 pub struct WorkerMetrics {
     pub(crate) cache: CacheMetrics,
@@ -106,7 +106,7 @@ struct Outcomes {
 }
 
 impl WorkerMetrics {
-    /// Registers all of them.
+    /// Makes the metrics and registers them under their names; call it once for a registry.
     #[must_use]
     pub fn register(registry: &mut Registry) -> Self {
         // 1 ms to an hour: beyond the last one an alert would see nothing, and 10 minutes is where one looks.
@@ -211,7 +211,7 @@ impl WorkerMetrics {
         );
     }
 
-    /// The GPUs that there are.
+    /// Sets the memory that each GPU has in all. Called at the start: devices do not change.
     pub(crate) fn gpus(&self, gpus: &[Gpu]) {
         for gpu in gpus {
             let device = Device { gpu: gpu.id.clone() };
@@ -259,7 +259,7 @@ impl WorkerMetrics {
         registry.register_collector(Box::new(Cpu::default()));
     }
 
-    /// A phase of a load ended.
+    /// Observes the time that a phase of a load took; told in seconds.
     pub(crate) fn phase(&self, phase: &'static str, milliseconds: f64) {
         self.phases.get_or_create(&Phase { phase }).observe(milliseconds / 1e3);
     }

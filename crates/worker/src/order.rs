@@ -78,7 +78,7 @@ impl ModelKey {
 /// The same model in another replica: not there, being loaded, or in memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum SharedLoad {
-    /// None.
+    /// No other replica has it: load it.
     Absent,
     /// The same content is being loaded: wait for it.
     OnItsWay,
@@ -89,7 +89,7 @@ pub enum SharedLoad {
 /// A replica that waits for its turn.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WaitingReplica {
-    /// The revision.
+    /// The replica's revision: its key on this worker, and the last tie-breaker of the order.
     pub revision: RevisionId,
     /// Requests are parked for it.
     pub urgent: bool,
@@ -99,12 +99,12 @@ pub struct WaitingReplica {
     pub next_step: NextStep,
 }
 
-/// The work in progress.
+/// The work in progress, and the memory that is taken. The limits hold for both together with what starts.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Busy {
     /// Cards that are being got ready.
     pub preparing: usize,
-    /// Locations that are being fetched.
+    /// Locations (URIs) that are being fetched; none is fetched twice at once.
     pub fetching: BTreeSet<String>,
     /// Loads and validations under way.
     pub loading: usize,
@@ -123,16 +123,16 @@ pub struct Busy {
 
 /// The next action.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Start {
+pub enum Action {
     /// Get its card ready.
     Prepare(RevisionId),
-    /// Fetch it.
+    /// Fetch its artifact.
     Fetch(RevisionId),
-    /// Load it.
+    /// Load its artifact, for which there is memory and a slot.
     Load(RevisionId),
     /// Tell the controller that it does not fit.
     Refuse {
-        /// The revision.
+        /// The replica's revision: its key on this worker.
         revision: RevisionId,
         /// The memory that it needs.
         need: ByteSize,
@@ -143,9 +143,9 @@ pub enum Start {
 
 /// The work to start now, in order.
 #[must_use]
-pub fn next(mut waiting: Vec<WaitingReplica>, mut busy: Busy, limits: &Limits) -> Vec<Start> {
+pub fn next(mut waiting: Vec<WaitingReplica>, mut busy: Busy, limits: &Limits) -> Vec<Action> {
     waiting.sort_by(|a, b| (!a.urgent, a.arrival, &a.revision).cmp(&(!b.urgent, b.arrival, &b.revision)));
-    let mut starts = Vec::new();
+    let mut actions = Vec::new();
     let mut loading_keys = BTreeSet::new();
     let mut free = limits.memory.saturating_sub(busy.held);
     let mut places = limits.models.map_or(u32::MAX, |most| most.saturating_sub(busy.models));
@@ -154,16 +154,16 @@ pub fn next(mut waiting: Vec<WaitingReplica>, mut busy: Busy, limits: &Limits) -
             NextStep::Prepare => {
                 if busy.preparing < PARALLEL_PREPARATIONS {
                     busy.preparing += 1;
-                    starts.push(Start::Prepare(revision));
+                    actions.push(Action::Prepare(revision));
                 }
             }
             NextStep::Fetch { uri } => {
                 if busy.fetching.len() < limits.parallel_fetches && busy.fetching.insert(uri) {
-                    starts.push(Start::Fetch(revision));
+                    actions.push(Action::Fetch(revision));
                 }
             }
             NextStep::Load { shared: SharedLoad::OnItsWay, .. } => {}
-            NextStep::Load { shared: SharedLoad::Loaded, .. } => starts.push(Start::Load(revision)),
+            NextStep::Load { shared: SharedLoad::Loaded, .. } => actions.push(Action::Load(revision)),
             NextStep::Load { claim, gpus, key, shared: SharedLoad::Absent } => {
                 if loading_keys.contains(&key) {
                     continue;
@@ -171,7 +171,7 @@ pub fn next(mut waiting: Vec<WaitingReplica>, mut busy: Busy, limits: &Limits) -
                 let free_for_it = free - busy.overhead.min(limits.memory - claim);
                 let fits = claim <= free_for_it;
                 if !fits && !busy.freeing {
-                    starts.push(Start::Refuse { revision, need: claim, free: free_for_it });
+                    actions.push(Action::Refuse { revision, need: claim, free: free_for_it });
                     continue;
                 }
                 let may = fits && places > 0 && !(gpus && busy.freeing_gpus);
@@ -180,12 +180,12 @@ pub fn next(mut waiting: Vec<WaitingReplica>, mut busy: Busy, limits: &Limits) -
                 if may && busy.loading < limits.parallel_loads {
                     busy.loading += 1;
                     loading_keys.insert(key);
-                    starts.push(Start::Load(revision));
+                    actions.push(Action::Load(revision));
                 }
             }
         }
     }
-    starts
+    actions
 }
 
 #[cfg(test)]
@@ -237,14 +237,16 @@ mod tests {
         Busy { freeing: true, ..holding(held) }
     }
 
-    fn names(starts: &[Start]) -> String {
-        let name = |start: &Start| match start {
-            Start::Prepare(id) => format!("prepare {}", id.deployment()),
-            Start::Fetch(id) => format!("fetch {}", id.deployment()),
-            Start::Load(id) => format!("load {}", id.deployment()),
-            Start::Refuse { revision, need, free } => format!("refuse {} {}>{}", revision.deployment(), need.0, free.0),
+    fn names(actions: &[Action]) -> String {
+        let name = |action: &Action| match action {
+            Action::Prepare(id) => format!("prepare {}", id.deployment()),
+            Action::Fetch(id) => format!("fetch {}", id.deployment()),
+            Action::Load(id) => format!("load {}", id.deployment()),
+            Action::Refuse { revision, need, free } => {
+                format!("refuse {} {}>{}", revision.deployment(), need.0, free.0)
+            }
         };
-        starts.iter().map(name).collect::<Vec<_>>().join(", ")
+        actions.iter().map(name).collect::<Vec<_>>().join(", ")
     }
 
     #[test]

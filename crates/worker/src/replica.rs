@@ -49,7 +49,7 @@ pub const LOST_EARLY: Duration = Duration::from_secs(60);
 /// The facts about a model that the runtime has loaded.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Facts {
-    /// The memory that it takes.
+    /// Bytes of memory that the loaded model takes.
     pub memory: ByteSize,
     /// True if `memory` was measured.
     pub measured: bool,
@@ -61,7 +61,7 @@ pub struct Facts {
     pub unvalidated: Option<String>,
 }
 
-/// A replica's state.
+/// The state of a replica: a box in the diagram of this module.
 #[derive(Debug, Clone, PartialEq)]
 pub enum State {
     /// Waits for its turn to be fetched; a model card, to be prepared.
@@ -89,16 +89,16 @@ pub enum State {
     Ready(Arc<Ready>),
     /// Takes no new request and finishes those in flight.
     Draining {
-        /// Since when.
+        /// Time at which the state began.
         since: Time,
-        /// Requests in flight.
+        /// Requests that were not answered at the last look.
         in_flight: u32,
         /// The model that it holds meanwhile.
         ready: Arc<Ready>,
     },
     /// The model is being freed; then it has failed, or is gone.
     Unloading {
-        /// Since when.
+        /// Time at which the state began.
         since: Time,
         /// The bytes that it holds until then.
         memory: ByteSize,
@@ -173,7 +173,7 @@ impl Replica {
         self.since
     }
 
-    /// The residency that the worker reports.
+    /// The state in the form in which the controller and people see it.
     #[must_use]
     pub fn residency(&self) -> Residency {
         match &self.state {
@@ -449,11 +449,11 @@ enum Next {
     Gone(Option<Action>),
 }
 
-/// The result of an input.
+/// The result of [`Replica::step`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Step {
-    /// The action to carry out.
+    /// Work for the driver; `None`: nothing is to be done.
     pub action: Option<Action>,
-    /// The replica is gone.
+    /// True if the replica is to be removed: it holds nothing any more.
     pub gone: bool,
 }

@@ -41,7 +41,7 @@ use crate::{
     prepare::Prepared,
 };
 
-/// The request to load a model.
+/// Input of [`Runtime::load`]: the revision, its artifact on this machine, and the means that it may use.
 #[derive(Debug, Clone)]
 pub struct LoadRequest {
     /// The revision; its `runtime` options and declared signature are obeyed.
@@ -49,7 +49,7 @@ pub struct LoadRequest {
     /// The artifact. Files must stay there until [`Runtime::load`] returns, and where there is `prepared`, for as long as
     /// that lives.
     pub artifact: Source,
-    /// Its bytes.
+    /// Size of the artifact in bytes; of a folder, of all its files.
     pub size: ByteSize,
     /// The digest of the artifact's bytes.
     pub digest: Digest,
@@ -96,7 +96,7 @@ pub struct Loaded {
     /// The model. It is unloaded when the last `Arc` of it is dropped: do that where blocking for some milliseconds
     /// is allowed.
     pub model: Arc<dyn LoadedModel>,
-    /// The memory that it takes.
+    /// Bytes of memory that the model takes.
     pub memory: ByteSize,
     /// True if `memory` was measured; otherwise it is an estimate from the artifact's size.
     pub measured: bool,

@@ -99,16 +99,16 @@ impl Default for Settings {
     }
 }
 
-/// Its address.
+/// The address that a [`Server`] listens on.
 #[derive(Debug, Clone)]
 pub enum Listen {
     /// A Unix socket; one that is there is replaced.
     Unix(PathBuf),
-    /// A TCP address.
+    /// A TCP address; port 0 has the system choose one.
     Tcp(SocketAddr),
 }
 
-/// A server that listens.
+/// A scripted model server that listens and does not answer yet.
 pub struct Server {
     listener: Listener,
     models: Arc<Models>,
@@ -120,7 +120,7 @@ enum Listener {
 }
 
 impl Server {
-    /// Takes the address.
+    /// Starts to listen on an address; calls wait until the server runs.
     pub async fn bind(listen: &Listen, settings: Settings) -> io::Result<Self> {
         let listener = match listen {
             Listen::Unix(path) => {

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import types
 import unittest
 from unittest import mock
 
@@ -19,6 +20,7 @@ from berth import RequestError, batched, documents, errors, frames, host, isolat
 from berth.adapt import PREPROCESSING  # noqa: E402
 from berth.frames import Line  # noqa: E402
 from berth.pipeline import Failed, Step  # noqa: E402
+from berth.rows import Rows  # noqa: E402
 
 
 def pair(test):
@@ -187,6 +189,19 @@ class StepTest(unittest.TestCase):
         predict = loaders.Tables(Short()).predict
         with self.assertRaisesRegex(TypeError, "returned 1 results for 2 rows"):
             predict([numpy.zeros((1, 2)), numpy.zeros((1, 2))])
+
+
+class RowsTest(unittest.TestCase):
+    def test_an_error_for_rows_of_another_length_is_their_callers(self):
+        def model(error, width):
+            return Rows(None, mock.Mock(side_effect=error)).of_callers(width)._function
+
+        table = types.SimpleNamespace(ndim=2, shape=(1, 3))
+        with self.assertRaisesRegex(RequestError, "a row has 3 numbers, and the model takes 4"):
+            model(ValueError("shapes differ"), 4)(table)
+        for error, width in [(ValueError("other"), 3), (ValueError("other"), None), (RequestError("names the columns"), 4)]:
+            with self.assertRaisesRegex(type(error), str(error)):
+                model(error, width)(table)
 
 
 class ErrorTest(unittest.TestCase):

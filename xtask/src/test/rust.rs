@@ -20,7 +20,7 @@ use super::{
 const AT_ONCE: usize = 3;
 
 /// Programs that take minutes, the longest first: they simulate histories of fleets and try thousands of inputs.
-const LONGEST: [&str; 5] = ["sim it", "registry it", "worker it", "peer it", "functions unit"];
+const SLOWEST_FIRST: [&str; 5] = ["sim it", "registry it", "worker it", "peer it", "functions unit"];
 
 /// Seed of the cases of property tests. It is the same one each time, so that a change is not refused for a fault that it did
 /// not bring; another seed, or plain `cargo test`, looks at other cases.
@@ -52,7 +52,8 @@ impl Program {
 /// Reads the messages of `cargo test --no-run --message-format json`: first what takes longest, then the largest program, for it tends to.
 pub(crate) fn programs(messages: &str) -> Vec<Program> {
     let mut found: Vec<Program> = messages.lines().filter_map(program).collect();
-    let rank = |program: &Program| LONGEST.iter().position(|name| program.name == *name).unwrap_or(LONGEST.len());
+    let rank =
+        |program: &Program| SLOWEST_FIRST.iter().position(|name| program.name == *name).unwrap_or(SLOWEST_FIRST.len());
     found.sort_by_key(|program| (rank(program), std::cmp::Reverse(program.length)));
     found
 }

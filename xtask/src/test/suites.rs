@@ -138,7 +138,8 @@ fn command(workspace: &Workspace, tools: &Tools, suite: Suite, report: &Path) ->
         .env("SCHEMA_RULES", Program::SchemaRules.built().unwrap_or_default())
         .env("SITE", workspace.target("docs").join("site"))
         .env("PACKAGES", packages(workspace))
-        // Each module is compiled once for all processes, and nothing of it lies in the checkout.
-        .env("PYTHONPYCACHEPREFIX", workspace.cache("pycache"));
+        // Each module is compiled once for all processes, whatever the caller's shell says, and nothing of it lies in the checkout.
+        .env("PYTHONPYCACHEPREFIX", workspace.cache("pycache"))
+        .env_remove("PYTHONDONTWRITEBYTECODE");
     pytest
 }

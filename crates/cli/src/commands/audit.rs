@@ -19,7 +19,7 @@ use crate::{
 const FOLLOW: Duration = Duration::from_secs(1);
 
 /// Most records in one answer of the server.
-const MOST: u16 = 1_000;
+const MAX_RECORDS: u16 = 1_000;
 
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
@@ -41,7 +41,7 @@ pub(crate) struct AuditArgs {
     #[arg(long, value_name = "TIME", value_parser = duration)]
     since: Option<Duration>,
     /// Number of records to begin with
-    #[arg(long, value_name = "N", default_value = "200", value_parser = clap::value_parser!(u16).range(1..=i64::from(MOST)))]
+    #[arg(long, value_name = "N", default_value = "200", value_parser = clap::value_parser!(u16).range(1..=i64::from(MAX_RECORDS)))]
     limit: u16,
     /// Output format: table for people, json for one object per line
     #[arg(short, long, value_parser = Form::among(&Form::NAMELESS), default_value = "table", value_name = "FORM")]
@@ -65,7 +65,7 @@ pub(crate) async fn run(args: &AuditArgs) -> Result<(), Failure> {
     }
     loop {
         tokio::time::sleep(FOLLOW).await;
-        reader.read(MOST).await?;
+        reader.read(MAX_RECORDS).await?;
     }
 }
 

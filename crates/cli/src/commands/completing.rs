@@ -14,10 +14,10 @@ use crate::{
 };
 
 /// Limit for an answer. A key press must not hang where no server runs.
-const PATIENCE: Duration = Duration::from_millis(500);
+const ANSWER_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// Names that are offered at most: more are of no use on a screen.
-const MOST: usize = 200;
+const MAX_NAMES: usize = 200;
 
 /// `node/NAME`, or what begins as a name does.
 pub(crate) fn nodes() -> ArgValueCompleter {
@@ -121,7 +121,7 @@ fn offered(kinds: &[Resource], before: &str, begins: &str) -> Vec<CompletionCand
     };
     let mut seen = BTreeSet::new();
     let names = known(kinds).into_iter().filter_map(written);
-    let names = names.filter(|name| name.starts_with(begins) && seen.insert(name.clone())).take(MOST);
+    let names = names.filter(|name| name.starts_with(begins) && seen.insert(name.clone())).take(MAX_NAMES);
     names.map(|name| CompletionCandidate::new(format!("{before}{name}"))).collect()
 }
 
@@ -139,7 +139,7 @@ fn known(kinds: &[Resource]) -> Vec<(Resource, String)> {
     let api = text("BERTH_API").unwrap_or_else(|| DEFAULT_API.to_owned());
     let known = super::block_on(async {
         let client = ApiArgs { api, connect: ConnectArgs::from_variables(text) }.client()?;
-        let asked = kinds.iter().map(|&kind| tokio::time::timeout(PATIENCE, names(&client, kind)));
+        let asked = kinds.iter().map(|&kind| tokio::time::timeout(ANSWER_TIMEOUT, names(&client, kind)));
         Ok(join_all(asked).await)
     });
     let known = kinds.iter().zip(known.unwrap_or_default());

@@ -74,7 +74,7 @@ pub(crate) fn run(args: &ConfigArgs, effective: &Effective) -> Result<(), Failur
         ShowForm::Table => {
             let mut rows = Rows::new(&["SETTING", "VALUE", "FROM"]);
             for setting in &effective.settings {
-                let value = if setting.values.is_empty() { unsaid(setting) } else { setting.values.join(",") };
+                let value = if setting.values.is_empty() { default_text(setting) } else { setting.values.join(",") };
                 rows.add([setting.key.clone(), value, origin(&setting.origin)]);
             }
             Ok(terminal::print(&rows.render())?)
@@ -84,7 +84,7 @@ pub(crate) fn run(args: &ConfigArgs, effective: &Effective) -> Result<(), Failur
 
 fn machine(effective: &Effective) -> serde_json::Value {
     let setting = |setting: &Setting| {
-        let value = match (setting.many, setting.values.as_slice()) {
+        let value = match (setting.repeatable, setting.values.as_slice()) {
             (true, values) => json!(values),
             (false, values) => json!(values.first()),
         };
@@ -111,14 +111,14 @@ fn origin(origin: &Origin) -> String {
     }
 }
 
-fn unsaid(setting: &Setting) -> String {
-    setting.unsaid.clone().unwrap_or_else(|| "-".to_owned())
+fn default_text(setting: &Setting) -> String {
+    setting.default_text.clone().unwrap_or_else(|| "-".to_owned())
 }
 
 /// A configuration file that says the same.
 fn file(effective: &Effective) -> String {
     let said = |setting: &Setting| {
-        if setting.many {
+        if setting.repeatable {
             let values: Vec<String> = setting.values.iter().map(|value| scalar(value)).collect();
             return format!("{}: [{}]", setting.key, values.join(", "));
         }
@@ -133,7 +133,7 @@ fn file(effective: &Effective) -> String {
                 text,
                 "{:<44} # {}",
                 format!("# {}:", setting.key),
-                setting.unsaid.as_deref().unwrap_or("not set")
+                setting.default_text.as_deref().unwrap_or("not set")
             ),
         };
     }

@@ -49,7 +49,7 @@ pub(crate) struct DrainArgs {
 }
 
 /// Interval between looks at the node. Short enough that the end is noticed at once.
-const LOOK: Duration = Duration::from_millis(300);
+const POLL_INTERVAL: Duration = Duration::from_millis(300);
 
 pub(crate) async fn run(args: &DrainArgs) -> Result<(), Failure> {
     let client = args.api.client()?;
@@ -106,7 +106,7 @@ async fn wait(client: &Client, name: &str, seen: &mut DrainProgress) -> Result<&
             }
             Err(other) => return Err(other),
         }
-        sleep(LOOK).await;
+        sleep(POLL_INTERVAL).await;
     }
 }
 

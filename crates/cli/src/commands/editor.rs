@@ -16,7 +16,7 @@ use crate::failure::Failure;
 const MEMORY: &str = "/dev/shm";
 
 /// Most bytes of a text that comes back, and that are overwritten.
-const MOST: u64 = 8 << 20;
+const MAX_TEXT_BYTES: u64 = 8 << 20;
 
 /// True if editing should continue after an error: asks a person, but not a script.
 pub(super) fn again(failure: &Failure) -> bool {
@@ -75,7 +75,7 @@ impl EditedFile {
     /// The text as it is now.
     pub(super) fn text(&self) -> Result<String, Failure> {
         let mut text = String::new();
-        fs::File::open(&self.file)?.take(MOST).read_to_string(&mut text)?;
+        fs::File::open(&self.file)?.take(MAX_TEXT_BYTES).read_to_string(&mut text)?;
         Ok(text)
     }
 }
@@ -86,7 +86,7 @@ impl Drop for EditedFile {
         let files = std::fs::read_dir(&self.folder).into_iter().flatten().flatten().map(|entry| entry.path());
         for file in files {
             let length = std::fs::metadata(&file).map(|about| about.len()).unwrap_or_default();
-            let zeros = vec![0; usize::try_from(length.min(MOST)).unwrap_or_default()];
+            let zeros = vec![0; usize::try_from(length.min(MAX_TEXT_BYTES)).unwrap_or_default()];
             let overwritten =
                 std::fs::OpenOptions::new().write(true).open(&file).and_then(|mut file| file.write_all(&zeros));
             drop(overwritten);

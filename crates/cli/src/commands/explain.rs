@@ -56,10 +56,10 @@ enum Listing {
 }
 
 /// Most workers listed one by one by default. More are grouped, so that the answer fits a terminal.
-const LISTED: usize = 12;
+const MAX_LISTED_WORKERS: usize = 12;
 
 /// Names that a group tells before it counts the rest.
-const NAMED: usize = 6;
+const MAX_NAMES: usize = 6;
 
 pub(crate) async fn run(args: &ExplainArgs) -> Result<(), Failure> {
     let client = args.api.client()?;
@@ -140,7 +140,7 @@ fn render(view: &ExplainView, listing: Listing) -> String {
     workers.sort_by_key(|worker| (rank(worker.verdict), worker.rank));
     text.push_str(&match (workers.len(), listing) {
         (0, _) => "There is no worker.\n".to_owned(),
-        (many, Listing::Grouped) if many > LISTED => grouped(&workers),
+        (many, Listing::Grouped) if many > MAX_LISTED_WORKERS => grouped(&workers),
         _ => listed(&workers),
     });
     for eviction in &view.evictions {
@@ -192,9 +192,9 @@ fn grouped(workers: &[&WorkerVerdict]) -> String {
         let free = members.iter().map(|worker| worker.memory.free);
         let (least, most) = (free.clone().min().unwrap_or(0), free.max().unwrap_or(0));
         let free = if least == most { size(most) } else { format!("{}–{}", size(least), size(most)) };
-        let mut which: Vec<&str> = members.iter().take(NAMED).map(|worker| worker.worker.as_str()).collect();
-        let rest = format!("{} more", members.len().saturating_sub(NAMED));
-        if members.len() > NAMED {
+        let mut which: Vec<&str> = members.iter().take(MAX_NAMES).map(|worker| worker.worker.as_str()).collect();
+        let rest = format!("{} more", members.len().saturating_sub(MAX_NAMES));
+        if members.len() > MAX_NAMES {
             which.push(&rest);
         }
         let same = members.iter().all(|worker| worker.message == members[0].message);

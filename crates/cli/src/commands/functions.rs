@@ -36,7 +36,7 @@ const ATTEMPTS: usize = 8;
 const ARTIFACT: &str = "berth.dev/artifact";
 
 /// Interval at which a rollout is looked at: people see each step.
-const LOOK: Duration = Duration::from_millis(200);
+const POLL_INTERVAL: Duration = Duration::from_millis(200);
 
 /// All that is known about a function.
 pub(super) async fn described(client: &Client, name: &DeploymentName) -> Result<String, Failure> {
@@ -201,7 +201,7 @@ pub(super) async fn rolled_out(client: &Client, name: &DeploymentName, timeout: 
                 format!("function/{name} is {} after {} s: {}", status.phase, timeout.as_secs(), status.message);
             return Err(Failure::Failed(message));
         }
-        tokio::time::sleep(LOOK).await;
+        tokio::time::sleep(POLL_INTERVAL).await;
     }
 }
 

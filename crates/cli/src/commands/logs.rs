@@ -23,7 +23,7 @@ use crate::{
 const FOLLOW: Duration = Duration::from_millis(500);
 
 /// Most lines in one answer of the server.
-const MOST: u16 = 1_000;
+const MAX_LINES: u16 = 1_000;
 
 #[derive(Debug, Args)]
 #[command(mut_args(Target::words_of(&[Resource::Deployments, Resource::Functions])), after_help = "Examples:
@@ -41,7 +41,7 @@ pub(crate) struct LogsArgs {
     #[arg(short, long)]
     follow: bool,
     /// Number of lines to begin with
-    #[arg(long, value_name = "N", default_value = "200", value_parser = clap::value_parser!(u16).range(1..=i64::from(MOST)))]
+    #[arg(long, value_name = "N", default_value = "200", value_parser = clap::value_parser!(u16).range(1..=i64::from(MAX_LINES)))]
     tail: u16,
     /// Only lines of this node
     #[arg(long, value_name = "NODE", add = super::completing::nodes())]
@@ -78,7 +78,7 @@ pub(crate) async fn run(args: &LogsArgs) -> Result<(), Failure> {
     }
     loop {
         tokio::time::sleep(FOLLOW).await;
-        reader.read(MOST).await?;
+        reader.read(MAX_LINES).await?;
     }
 }
 

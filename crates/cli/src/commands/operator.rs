@@ -17,8 +17,8 @@ use berth_operator::{
         migration::{self, Migrated},
     },
     install::{self, FailurePolicy},
+    metrics::OperatorMetrics,
     render::{Installation, Sidecars},
-    vitals::Vitals,
 };
 use berth_peer::{pki::fingerprint_of, port::Port};
 use berth_spec::WorkerId;
@@ -374,7 +374,7 @@ async fn operate(args: RunArgs) -> Result<(), Failure> {
     let worker: WorkerId = "operator".parse().map_err(|e| Failure::doing("no name for the log", e))?;
     let json = !std::io::IsTerminal::is_terminal(&std::io::stderr());
     let telemetry = Telemetry::start(&TelemetrySettings { filter: args.log, json, otlp: None, worker })?;
-    let vitals = Vitals::default();
+    let metrics = OperatorMetrics::default();
     let port = match args.listen {
         Some(address) => Some(port::bind(("metrics", "--listen"), address, None).await?),
         None => None,
@@ -383,12 +383,12 @@ async fn operate(args: RunArgs) -> Result<(), Failure> {
     let installation = installation(&client, args.image, args.executor_image, args.sidecars).await?;
     let webhook = match (args.webhook_listen, &args.webhook_folder) {
         (Some(address), Some(folder)) => {
-            let gatekeeper = Gatekeeper::new(client.clone(), installation.clone(), vitals.clone());
+            let gatekeeper = Gatekeeper::new(client.clone(), installation.clone(), metrics.clone());
             Some(webhook::bind(address, folder, &args.namespace, gatekeeper).await?)
         }
         _ => None,
     };
-    let answering = answer(port, webhook, vitals.clone());
+    let answering = answer(port, webhook, metrics.clone());
     let shutdown = CancellationToken::new();
     let watched = args.watch_namespace.filter(|name| !name.is_empty());
     let config = Config { namespace: watched, lease_namespace: args.namespace, identity, installation };
@@ -398,7 +398,7 @@ async fn operate(args: RunArgs) -> Result<(), Failure> {
         std::future::pending().await
     };
     let ended = tokio::select! {
-        ended = driver::run(client, config, vitals, shutdown.clone()) => ended,
+        ended = driver::run(client, config, metrics, shutdown.clone()) => ended,
         () = answering => Ok(()),
         () = signalled => Ok(()),
     };
@@ -407,11 +407,11 @@ async fn operate(args: RunArgs) -> Result<(), Failure> {
 }
 
 /// Answers at the ports that there are, for as long as it is polled.
-async fn answer(port: Option<Port>, webhook: Option<Webhook>, vitals: Vitals) {
+async fn answer(port: Option<Port>, webhook: Option<Webhook>, metrics: OperatorMetrics) {
     let about_itself = async {
         match port {
             Some(port) => {
-                port::serve(port, move |request| std::future::ready(port::vitals(&request, &vitals))).await;
+                port::serve(port, move |request| std::future::ready(port::management(&request, &metrics))).await;
             }
             None => std::future::pending().await,
         }

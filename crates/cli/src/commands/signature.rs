@@ -16,10 +16,10 @@ use super::{describe::section, namespace::path_of};
 use crate::{client::Client, serve::announce::zeros, terminal::Rows};
 
 /// Limit for the answer of a model that is loaded: somebody waits for the text around it.
-const WITHIN: Duration = Duration::from_secs(5);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Longest request that is printed: it has to fit a screen.
-const LONGEST: usize = 2_000;
+const MAX_REQUEST_BYTES: usize = 2_000;
 
 /// The platform of models that a Python process runs: cards and estimators.
 const PYTHON: &str = "berth_python";
@@ -27,7 +27,7 @@ const PYTHON: &str = "berth_python";
 /// Adds the sections. A model that does not answer now, or has no tensors, gets none. A request is shown where its form is known.
 pub(super) async fn describe(client: &Client, name: &DeploymentName, view: &DeploymentView, text: &mut String) {
     let path = [path_of(name), vec!["try"]].concat();
-    let asked = client.request(Method::GET, &path, &[]).timeout(WITHIN);
+    let asked = client.request(Method::GET, &path, &[]).timeout(ANSWER_TIMEOUT);
     let Ok(metadata) = client.json::<Value>(asked).await else { return };
     for (heading, field) in [("Inputs", "inputs"), ("Outputs", "outputs")] {
         if let Some(table) = tensors(&metadata[field]) {
@@ -38,7 +38,7 @@ pub(super) async fn describe(client: &Client, name: &DeploymentName, view: &Depl
         Some(schema) => carded(name, schema, view.spec["endpoint"].as_str()),
         None => zeros_of(name, &metadata),
     };
-    if let Some(request) = request.filter(|request| request.len() <= LONGEST) {
+    if let Some(request) = request.filter(|request| request.len() <= MAX_REQUEST_BYTES) {
         section(text, "Request", &format!("{request}\n"));
     }
 }

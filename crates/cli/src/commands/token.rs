@@ -26,7 +26,7 @@ use crate::{
 };
 
 /// Longest wait for the server's word on what it asks for: the secret is told by then.
-const LOOK: Duration = Duration::from_secs(5);
+const WHOAMI_TIMEOUT: Duration = Duration::from_secs(5);
 
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
@@ -187,7 +187,7 @@ impl CreateArgs {
         let created: CreatedToken = client.json(client.request(Method::POST, &["tokens"], &[]).json(&new)).await?;
         self.tell(&created, out)?;
         // The token is made and told, whatever the server says to this.
-        let me = tokio::time::timeout(LOOK, client.get::<PrincipalView>(&["whoami"])).await;
+        let me = tokio::time::timeout(WHOAMI_TIMEOUT, client.get::<PrincipalView>(&["whoami"])).await;
         if matches!(me, Ok(Ok(me)) if !me.status.authenticated) {
             eprintln!("this server asks for no token (--auth off): the new one counts once it runs with --auth tokens");
         }

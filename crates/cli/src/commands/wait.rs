@@ -302,7 +302,7 @@ async fn wait(client: &Client, name: &DeploymentName, until: &Until, seen: &mut 
             }
             Err(other) => return Err(other),
         }
-        let again = if seen.obstacles.is_pending() { progress::STAYS } else { LOOK_AGAIN };
+        let again = if seen.obstacles.is_pending() { progress::TELL_AFTER } else { LOOK_AGAIN };
         match timeout(again, follow(client, name, until, seen)).await {
             Ok(Ok(None)) => return Ok(()),
             Ok(Ok(Some(over))) => return Err(over),

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use berth_control::store::etcd::{EtcdConfig, EtcdCredentials, EtcdTls};
 use serde::Deserialize;
 
-/// The store.
+/// The etcd of an instance, with the prefix and the credentials that ModelMesh's file gives it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct KvStore {
     /// `HOST:PORT` of members.

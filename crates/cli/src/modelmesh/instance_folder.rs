@@ -24,7 +24,7 @@ const PREFIX: &str = "berth-modelmesh-";
 /// Attempts to make a folder. Each that fails met another instance between two steps.
 const ATTEMPTS: usize = 16;
 
-/// The folder. It is removed with this, under its lock.
+/// The data folder of one instance. It is removed with this, under its lock.
 pub(super) struct InstanceFolder {
     folder: TempDir,
     _lock: Option<OwnedFd>,

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 /// File of CAs below the instance's folder, where several are named.
-const TOGETHER: &str = "client-ca.pem";
+const CA_BUNDLE: &str = "client-ca.pem";
 
 /// Names of one variable, the newest first.
 type Names<const N: usize> = [&'static str; N];
@@ -53,7 +53,7 @@ impl Clients {
                 together.push_str(&fs_err::read_to_string(each)?);
                 together.push('\n');
             }
-            let file = folder.join(TOGETHER);
+            let file = folder.join(CA_BUNDLE);
             fs_err::write(&file, together)?;
             return Ok(file);
         };

@@ -40,7 +40,7 @@ const BOUNDS: Bounds = Bounds { connections: 64, per_address: 32 };
 const SILENT: Patience = Patience { first: Duration::from_secs(10), idle: Duration::from_secs(120) };
 
 /// Longest time that an answer may stay unread: Prometheus reads at once.
-const UNREAD: Duration = Duration::from_secs(60);
+const UNREAD_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Requests of a connection of HTTP/2 at once.
 const STREAMS: u32 = 4;
@@ -124,7 +124,7 @@ async fn accept(listener: TcpListener, tls: Option<PortTls>, source: Arc<Source>
     let greeter = port.greeter();
     loop {
         let (stream, _, place) = port.accept().await;
-        prepare(&stream, UNREAD);
+        prepare(&stream, UNREAD_TIMEOUT);
         while tasks.try_join_next().is_some() {}
         let (greeter, source) = (greeter.clone(), Arc::clone(&source));
         tasks.spawn(async move {

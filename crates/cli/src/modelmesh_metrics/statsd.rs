@@ -187,7 +187,7 @@ impl Differences {
             series.entry(tags(sum)).or_default().1 += grown;
         }
         for (tags, (buckets, sum)) in series {
-            let grown = apart(buckets);
+            let grown = per_bucket(buckets);
             let events: f64 = grown.iter().map(|bucket| bucket.events).sum();
             if events <= 0.0 {
                 continue;
@@ -225,7 +225,7 @@ impl Differences {
 }
 
 /// Growth of each bucket alone, from growth of those up to each bound.
-fn apart(mut upto: Vec<(f64, f64)>) -> Vec<Grown> {
+fn per_bucket(mut upto: Vec<(f64, f64)>) -> Vec<Grown> {
     upto.sort_by(|left, right| left.0.total_cmp(&right.0));
     let (mut above, mut below) = (0.0, 0.0);
     let mut grown = Vec::new();

@@ -11,7 +11,7 @@ use berth_audit::AuditLog;
 use berth_control::{
     Config, Handle,
     api::{
-        ApiRouter, Issuing, Leader, Seams,
+        ApiDependencies, ApiRouter, Issuing, Leader,
         log::{LogQuery, LogSource},
     },
     functions::FunctionHost,
@@ -33,7 +33,7 @@ use prometheus_client::registry::Registry;
 use tokio::sync::{mpsc, watch};
 
 use super::{
-    Started,
+    Started, api_dependencies,
     banner::Banner,
     cluster::{ControllerRole, Membership},
     control_plane::{self, Deciding, Followed, Parts},
@@ -41,7 +41,6 @@ use super::{
     functions::FunctionRoute,
     issuing,
     running::{Links, Running},
-    seams,
     settings::NodeSettings,
 };
 use crate::{
@@ -150,18 +149,18 @@ pub(super) async fn compose(settings: &NodeSettings, telemetry: &Telemetry) -> R
     };
     let ControllerRole { view, deciding, election } = role;
     let parts = (telemetry, (&access, &audit), issuing);
-    let seams = seams(settings, membership.as_ref(), &view, look.clone(), registry, parts)?;
+    let api_dependencies = api_dependencies(settings, membership.as_ref(), &view, look.clone(), registry, parts)?;
     if let Some(metrics) = &settings.server.modelmesh_metrics {
-        metrics.serve(&settings.server, (Arc::clone(&seams.metrics), Arc::clone(&access)))?;
+        metrics.serve(&settings.server, (Arc::clone(&api_dependencies.metrics), Arc::clone(&access)))?;
     }
     // Nobody else sets it.
-    let _ = later.metrics.set(Arc::clone(&seams.metrics));
+    let _ = later.metrics.set(Arc::clone(&api_dependencies.metrics));
     if functions.is_some() || relay.is_some() {
         let (me, leadership) = (settings.server.name.clone(), view.clone());
         let (host, relay, propagate) = (functions.clone(), relay.clone(), telemetry.propagation());
         let _ = later.functions.set(FunctionRoute { me, host, leadership, relay, propagate }.hook());
     }
-    let front = ApiRouter::new(view.clone(), relay.clone(), seams);
+    let front = ApiRouter::new(view.clone(), relay.clone(), api_dependencies);
     later.management.connect(&front, &look);
     let (abort, aborted) = mpsc::channel(1);
     let started = Started {
@@ -362,14 +361,14 @@ where
     }
 }
 
-fn seams(
+fn api_dependencies(
     settings: &NodeSettings,
     membership: Option<&Membership>,
     leadership: &watch::Receiver<LeadershipView>,
     gateway: berth_mesh::Handle,
     registry: Registry,
     (telemetry, (access, audit), issuing): (&Telemetry, (&Arc<Access>, &AuditLog), Option<Arc<Issuing>>),
-) -> Result<Seams, Failure> {
+) -> Result<ApiDependencies, Failure> {
     let (node, lines) = (settings.server.name.clone(), telemetry.model_logs.clone());
     let logs: Option<LogSource> =
         settings.roles.worker.then(|| Arc::new(move |query: &LogQuery| lines.read(&node, query)) as LogSource);
@@ -389,5 +388,5 @@ fn seams(
     let scheme = scheme(settings.server.tls.is_some());
     let admitting = (Arc::clone(access), settings.server.admin_token(), audit.clone());
     let beside = (rules, beside, logs);
-    seams::of(registry, (gateway, scheme), Arc::new(members), Arc::new(leader), (beside, admitting), issuing)
+    api_dependencies::of(registry, (gateway, scheme), Arc::new(members), Arc::new(leader), (beside, admitting), issuing)
 }

@@ -20,7 +20,7 @@ use tokio::sync::{oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
 /// Pause before etcd is tried again at the start: the two are often started together.
-const AGAIN: Duration = Duration::from_millis(500);
+const RETRY_INTERVAL: Duration = Duration::from_millis(500);
 
 /// Limit for the first attempt, so that a wrong address is reported while people still look.
 const TELL_AFTER: Duration = Duration::from_secs(2);
@@ -118,7 +118,7 @@ pub(super) async fn connect(config: EtcdConfig, tell: impl Fn(&str)) -> EtcdStor
                     told = Some(text);
                 }
                 patience = config.patience;
-                tokio::time::sleep(AGAIN).await;
+                tokio::time::sleep(RETRY_INTERVAL).await;
             }
         }
     }

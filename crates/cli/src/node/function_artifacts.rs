@@ -36,7 +36,7 @@ const TRANSFERS: usize = 8;
 const PIECE: usize = 64 << 10;
 
 /// Interval at which the leader is asked. An artifact that it built since goes with it if it dies before.
-const EVERY: Duration = Duration::from_secs(10);
+const POLL_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Longest pause after the leader did not answer, or an artifact was not right.
 const LONGEST_PAUSE: Duration = Duration::from_secs(300);
@@ -302,7 +302,7 @@ async fn until_leading(views: &mut watch::Receiver<LeadershipView>) {
 
 /// Pause before the leader is asked again.
 fn pause(failures: u32) -> Duration {
-    EVERY.saturating_mul(1 << failures.min(5)).min(LONGEST_PAUSE)
+    POLL_INTERVAL.saturating_mul(1 << failures.min(5)).min(LONGEST_PAUSE)
 }
 
 #[cfg(test)]

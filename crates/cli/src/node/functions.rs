@@ -26,7 +26,7 @@ use http::{HeaderName, HeaderValue, Request, Response, StatusCode, header};
 use tokio::sync::watch;
 
 /// Limit for the answer of another node. Waiting, the start of a process and the longest function together take less.
-const WITHIN: Duration = Duration::from_secs(780);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(780);
 
 /// Nodes tell each other by it that nothing was run. Clients see the status.
 const NOT_RUN: HeaderName = HeaderName::from_static("berth-not-run");
@@ -102,7 +102,7 @@ impl FunctionRoute {
     async fn forward(&self, leader: &WorkerId, request: Request<Bytes>) -> Response<PeerBody> {
         let Some(relay) = &self.relay else { return again("this node is alone and does not lead") };
         let request = request.map(berth_peer::full);
-        match relay.ask(leader, request, WITHIN).await {
+        match relay.ask(leader, request, ANSWER_TIMEOUT).await {
             Ok(mut answer) => {
                 answer.headers_mut().remove(NOT_RUN);
                 answer

@@ -12,7 +12,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use berth_mesh::{Drained, local::LocalReplicas};
+use berth_mesh::{DrainReport, local::LocalReplicas};
 use berth_peer::{MemberTable, Members};
 use berth_spec::{Roles, WorkerId};
 use berth_worker::Stopped;
@@ -66,7 +66,7 @@ async fn leave_cluster(
     control: ControlThread,
     local: &LocalReplicas,
     mode: ShutdownMode,
-) -> (Option<Drained>, Stopped) {
+) -> (Option<DrainReport>, Stopped) {
     // A single controller goes on deciding while its node's models move.
     members.announce().await;
     let successor = others(&members.table(), members.me(), |roles| roles.controller);

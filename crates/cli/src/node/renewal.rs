@@ -32,7 +32,7 @@ const ANSWER_WITHIN: Duration = Duration::from_secs(30);
 
 /// Longest sleep: a certificate may be replaced by hand, and clocks are set. A change of the CA reaches all nodes within it and some
 /// seconds, and a thousand nodes ask the leader a hundred times a second.
-const LOOK: Duration = Duration::from_secs(10);
+const POLL_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Longest pause after a change of the CA could not be followed: whoever rotates it waits for all nodes.
 const FOLLOW_AGAIN: Duration = Duration::from_secs(60);
@@ -91,7 +91,7 @@ impl Renewal {
             self.metrics.ends.set(i64::try_from(certificate.until).unwrap_or(i64::MAX));
             let wait = wait(&certificate, now(), failures);
             if !wait.is_zero() {
-                sleep(wait.min(LOOK)).await;
+                sleep(wait.min(POLL_INTERVAL)).await;
                 self.compare(&mut difference).await;
                 match self.follow(identity).await {
                     Ok(()) => unfollowed = 0,

@@ -1,7 +1,7 @@
 //! The tasks of a node's data path, each under its own name.
 
 use berth_control::uplink::{GatewayUplink, WorkerUplink};
-use berth_mesh::{Drained, Gateway, GatewayLink};
+use berth_mesh::{DrainReport, Gateway, GatewayLink};
 use berth_peer::pki::{OwnRevocation, Revocation};
 use berth_worker::{Stopped, Worker, WorkerLink};
 use futures::future::BoxFuture;
@@ -25,7 +25,7 @@ pub(super) struct Links {
 /// Running tasks of the node.
 pub(super) struct Running {
     /// `None` once it has ended.
-    gateway: Option<JoinHandle<std::io::Result<Drained>>>,
+    gateway: Option<JoinHandle<std::io::Result<DrainReport>>>,
     gateway_stop: CancellationToken,
     /// `None` once it has ended, or where there is none.
     worker: Option<JoinHandle<Stopped>>,
@@ -89,7 +89,7 @@ impl Running {
         let gateway = spawn(async move {
             match stop.run_until_cancelled(gateway_link).await {
                 Some(link) => gateway.run(link, stop).await,
-                None => Ok(Drained::default()),
+                None => Ok(DrainReport::default()),
             }
         });
         let leaving = worker.as_ref().map(Worker::leaving);
@@ -131,7 +131,7 @@ impl Running {
     }
 
     /// Waits until the gateway has drained.
-    pub(super) async fn gateway_drained(&mut self) -> Option<Drained> {
+    pub(super) async fn gateway_drained(&mut self) -> Option<DrainReport> {
         self.gateway.take()?.await.ok().and_then(Result::ok)
     }
 
@@ -180,7 +180,7 @@ async fn end<T>(part: &mut Option<JoinHandle<T>>) -> Result<T, JoinError> {
     ended
 }
 
-fn gateway_ended(ended: Result<std::io::Result<Drained>, JoinError>) -> Failure {
+fn gateway_ended(ended: Result<std::io::Result<DrainReport>, JoinError>) -> Failure {
     match ended {
         Ok(Ok(_)) => Failure::Failed("the gateway ended unexpectedly".to_owned()),
         Ok(Err(error)) => Failure::doing("the gateway failed", error),

@@ -21,7 +21,7 @@ use crate::{
     ca_key,
     failure::Failure,
     settings::{
-        ServerArgs, ServerSettings, apart,
+        ServerArgs, ServerSettings, check_distinct,
         source::{SourceArgs, SourceSettings},
         store::{StoreArgs, StoreSettings},
         values::{self, Gpus, Host, HostPort},
@@ -101,16 +101,16 @@ struct ClusterArgs {
     pods: PodArgs,
 }
 
-/// The settings of a node.
+/// Everything that flags, variables and the file say about a node, checked together.
 #[derive(Debug)]
 pub(crate) struct NodeSettings {
     /// Settings of every server. Its name is the node's name.
     pub(crate) server: ServerSettings,
-    /// Roles of the node.
+    /// Roles of the node. In a cluster its certificate has them, perhaps among others.
     pub(crate) roles: Roles,
     /// The sources of deployments that the leader follows.
     pub(crate) sources: SourceSettings,
-    /// GPUs that models may use.
+    /// GPUs that models may use; empty: those that the driver finds.
     pub(crate) gpus: Vec<Gpu>,
     /// The most models at once; `None`: as many as fit.
     pub(crate) max_models: Option<u32>,
@@ -135,13 +135,13 @@ pub(crate) struct ClusterSettings {
     pub(crate) store: Option<StoreSettings>,
     /// The store's whole settings, where they come from elsewhere than `store`.
     pub(crate) etcd: Option<EtcdConfig>,
-    /// The folder with its certificate.
+    /// Folder with its certificate and key, the CA and the gossip key.
     pub(crate) pki: PathBuf,
     /// Address for gossip (UDP).
     pub(crate) gossip: SocketAddr,
     /// Address for connections from other nodes (TLS).
     pub(crate) peer: SocketAddr,
-    /// The CA from which it gives certificates to nodes.
+    /// The CA from which it gives certificates to nodes; `None`: it gives none.
     pub(crate) authority: Option<AuthoritySettings>,
     /// Gossip addresses of other nodes. Names are looked up at each use, because they may change.
     pub(crate) join: Vec<HostPort>,
@@ -154,7 +154,7 @@ pub(crate) struct AuthoritySettings {
     pub(crate) folder: PathBuf,
     /// Its key in an HSM; `None`: it is in the folder.
     pub(crate) key: Option<Pkcs11Uri>,
-    /// Validity of the certificates.
+    /// Validity of the certificates that it gives: 30 s to 3,650 days.
     pub(crate) life: Duration,
     /// Pods of Kubernetes that get one without a join token.
     pub(crate) pods: Option<JoiningPods>,
@@ -256,7 +256,7 @@ impl NodeSettings {
         server.cards.local_repositories |= sources.is_local();
         let http = server.inference_addresses().filter(|_| cluster.roles.gateway);
         let ports = [("--api", server.api), ("--peer", cluster.peer)];
-        apart(&http.chain(ports).collect::<Vec<_>>())?;
+        check_distinct(&http.chain(ports).collect::<Vec<_>>())?;
         for (flag, address) in [("--gossip", cluster.gossip), ("--peer", cluster.peer)] {
             if address.ip().is_unspecified() && cluster.advertise.is_none() {
                 return Err(Failure::Usage(format!(

@@ -5,7 +5,7 @@ use std::{
     sync::Arc,
 };
 
-use berth_control::api::trial::{MOST_ANSWER, Trial, TrialAnswer, TrialSource, WITHIN};
+use berth_control::api::trial::{MOST_ANSWER, TRIAL_TIMEOUT, Trial, TrialAnswer, TrialSource};
 use berth_wire::access::Access;
 use futures::StreamExt;
 use reqwest::{Client, Url, header};
@@ -56,7 +56,7 @@ async fn send(
         Some(authorization) => request.header(header::AUTHORIZATION, authorization),
         None => request,
     };
-    let request = request.header("berth-timeout-ms", WITHIN.as_millis().to_string()).timeout(WITHIN);
+    let request = request.header("berth-timeout-ms", TRIAL_TIMEOUT.as_millis().to_string()).timeout(TRIAL_TIMEOUT);
     let no_answer = |error: reqwest::Error| format!("the gateway of this node does not answer: {error}");
     let response = request.send().await.map_err(no_answer)?;
     let (status, mut body, mut parts) = (response.status().as_u16(), Vec::new(), response.bytes_stream());

@@ -17,14 +17,14 @@ const GRANT: &str = "urn:ietf:params:oauth:grant-type:device_code";
 
 /// Between two polls: unless the issuer says, at least, and at most.
 const INTERVAL: u64 = 5;
-const LEAST: Duration = Duration::from_secs(1);
-const MOST: Duration = Duration::from_secs(60);
+const MIN_INTERVAL: Duration = Duration::from_secs(1);
+const MAX_INTERVAL: Duration = Duration::from_secs(60);
 
 /// Added for good when the issuer finds that polls come too often (RFC 8628).
-const SLOWER: Duration = Duration::from_secs(5);
+const SLOW_DOWN_STEP: Duration = Duration::from_secs(5);
 
 /// The longest that anybody waits for a person.
-const LONGEST: u64 = 1_800;
+const MAX_LOGIN_SECONDS: u64 = 1_800;
 
 /// The answer of the device authorization endpoint.
 #[derive(Deserialize)]
@@ -54,13 +54,13 @@ struct Poll {
 
 impl Poll {
     fn new(interval: Option<u64>) -> Self {
-        Self { interval: Duration::from_secs(interval.unwrap_or(INTERVAL)).clamp(LEAST, MOST) }
+        Self { interval: Duration::from_secs(interval.unwrap_or(INTERVAL)).clamp(MIN_INTERVAL, MAX_INTERVAL) }
     }
 
     fn on(&mut self, trouble: &IssuerError) -> Next {
         match trouble {
             IssuerError::Refused(Refusal { error, .. }) if error == "authorization_pending" => {}
-            IssuerError::Refused(Refusal { error, .. }) if error == "slow_down" => self.interval += SLOWER,
+            IssuerError::Refused(Refusal { error, .. }) if error == "slow_down" => self.interval += SLOW_DOWN_STEP,
             IssuerError::Refused(refusal) => {
                 return Next::Over(match refusal.error.as_str() {
                     "access_denied" => "the login was refused at the issuer".to_owned(),
@@ -71,7 +71,7 @@ impl Poll {
             IssuerError::Unreadable(why) => return Next::Over(why.clone()),
             IssuerError::Away(_) => self.interval *= 2,
         }
-        self.interval = self.interval.min(MOST);
+        self.interval = self.interval.min(MAX_INTERVAL);
         Next::Wait(self.interval)
     }
 }
@@ -89,7 +89,7 @@ pub(super) async fn log_in(issuer: &Issuer, scope: &str) -> Result<Tokens, Failu
         Ok(code) => code,
         Err(trouble) => return Err(trouble.failure("the issuer gives no code for a login")),
     };
-    let lasts = Duration::from_secs(code.expires_in.min(LONGEST));
+    let lasts = Duration::from_secs(code.expires_in.min(MAX_LOGIN_SECONDS));
     let (until, mut poll) = (Instant::now() + lasts, Poll::new(code.interval));
     told(&code, lasts)?;
     let mut wait = poll.interval;

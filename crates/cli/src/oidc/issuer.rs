@@ -13,10 +13,10 @@ use crate::failure::Failure;
 const PATIENCE: Duration = Duration::from_secs(15);
 
 /// Largest answer in bytes: tokens with many groups take some ten thousand.
-const MOST: usize = 1 << 20;
+const MAX_ANSWER_BYTES: usize = 1 << 20;
 
 /// The longest text of an issuer that a person is shown.
-const SHOWN: usize = 300;
+const MAX_SHOWN_CHARS: usize = 300;
 
 /// An issuer, and this program as its client.
 pub(super) struct Issuer {
@@ -185,8 +185,8 @@ async fn answer<T: DeserializeOwned>(asked: Result<Response, reqwest::Error>) ->
     let status = response.status();
     let mut body = Vec::new();
     while let Some(chunk) = response.chunk().await.map_err(away)? {
-        if body.len() + chunk.len() > MOST {
-            return Err(IssuerError::Unreadable(format!("the answer is larger than {MOST} bytes")));
+        if body.len() + chunk.len() > MAX_ANSWER_BYTES {
+            return Err(IssuerError::Unreadable(format!("the answer is larger than {MAX_ANSWER_BYTES} bytes")));
         }
         body.extend_from_slice(&chunk);
     }
@@ -207,7 +207,7 @@ async fn answer<T: DeserializeOwned>(asked: Result<Response, reqwest::Error>) ->
 
 /// Text of an issuer as a terminal may have it.
 pub(super) fn shown(text: &str) -> String {
-    text.chars().filter(|c| !c.is_control()).take(SHOWN).collect()
+    text.chars().filter(|c| !c.is_control()).take(MAX_SHOWN_CHARS).collect()
 }
 
 /// Refuses addresses to which tokens would go in clear.

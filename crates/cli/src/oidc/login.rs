@@ -17,7 +17,7 @@ use super::{
 use crate::{contexts, failure::Failure};
 
 /// A token is renewed so many seconds before it ends: clocks differ, and commands take a while.
-const BEFORE: u64 = 60;
+const RENEW_BEFORE_SECONDS: u64 = 60;
 
 /// The place to log in to.
 #[derive(Debug, Clone, Default, Args)]
@@ -142,13 +142,13 @@ impl Login {
     /// The login has ended, or the issuer cannot be asked and the token has ended.
     pub(crate) async fn renew(login: &Path, token: &Path) -> Result<(), Failure> {
         let Some(kept) = Self::read(login)? else { return Ok(()) };
-        if !kept.is_ending(BEFORE) && kept.is_in(token) {
+        if !kept.is_ending(RENEW_BEFORE_SECONDS) && kept.is_in(token) {
             return Ok(());
         }
         let _turn = contexts::lock(login)?;
         // Somebody else may have done it meanwhile, or have logged out.
         let Some(mut kept) = Self::read(login)? else { return Ok(()) };
-        if kept.is_ending(BEFORE) {
+        if kept.is_ending(RENEW_BEFORE_SECONDS) {
             match kept.renewed().await {
                 Ok(_) => kept.write(login)?,
                 Err(_) if !kept.is_ending(0) => {}

@@ -6,7 +6,7 @@ use clap::Arg;
 
 use super::{default, env, help, spelled};
 use crate::settings::{
-    effective::unsaid,
+    effective::default_text,
     layers::{definitions, is_setting, key},
 };
 
@@ -90,7 +90,7 @@ fn table(heading: &str, settings: &[&Arg], out: &mut String) {
     // Formatting into a string cannot fail.
     let _ = writeln!(out, "## {heading}\n\n| key | flag | environment | default | meaning |\n|---|---|---|---|---|");
     for arg in settings {
-        let default = match (default(arg), unsaid(arg)) {
+        let default = match (default(arg), default_text(arg)) {
             (_, Some(text)) => text,
             (text, None) if text == "–" => "not set".to_owned(),
             (text, None) => text,

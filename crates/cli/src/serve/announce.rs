@@ -16,7 +16,7 @@ use crate::{
 };
 
 /// Interval of looks for the model. People do not see less.
-const EVERY: Duration = Duration::from_millis(100);
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Limit for one answer of this process: the first inference of a large model takes seconds.
 const ANSWER: Duration = Duration::from_secs(60);
@@ -73,7 +73,7 @@ fn to_paste(url: &str, body: &Value) -> String {
 
 /// The words for a model that is there and does not take what was tried.
 fn refused(model: &Model, refusal: &str) -> String {
-    match &model.asked {
+    match &model.call_format {
         CallFormat::Rows(_) => format!(
             "It refuses a row of zeros: {refusal}\nRequests here are rows of numbers: {{\"features\": [1.0, 2.0]}}. For a model \
              that takes anything else, such as named columns or text, write a card: `berth card new`"
@@ -109,12 +109,12 @@ impl Asks<'_> {
         loop {
             let Some(status) = self.status().await else {
                 line.show("not declared yet");
-                tokio::time::sleep(EVERY).await;
+                tokio::time::sleep(POLL_INTERVAL).await;
                 continue;
             };
             // A request for a model that is still loading would be one in flight, which whoever stops the server waits for.
             let replicas = &status.replicas;
-            let tried = match &self.model.asked {
+            let tried = match &self.model.call_format {
                 _ if (replicas.desired > 0 && replicas.ready == 0) || serves_another(&status) => None,
                 CallFormat::Rows(endpoint) => self.rows(endpoint).await,
                 CallFormat::Document(endpoint, None) => Some((endpoint.clone(), Err(String::new()))),
@@ -135,7 +135,7 @@ impl Asks<'_> {
             }
             line.show(&progress::text(&status));
             told = trouble.or(told);
-            tokio::time::sleep(EVERY).await;
+            tokio::time::sleep(POLL_INTERVAL).await;
         }
     }
 
@@ -244,7 +244,10 @@ fn trouble(status: &DeploymentStatus) -> Option<&str> {
     });
     let failed = matches!(status.phase.as_str(), "Failed" | "ScheduleFailed");
     let message = status.conditions.iter().map(|condition| condition.message.as_str()).find(|text| !text.is_empty());
-    let attempted = || status.conditions.iter().find(|condition| condition.reason == "LoadFailed");
+    // One that is not repeated is told in a moment, as the model's failure.
+    let failures = || status.replica_details.iter().filter_map(|replica| replica.failure.as_ref());
+    let repeats = || failures().any(|failure| failure.retry_at.is_some());
+    let attempted = || status.conditions.iter().find(|condition| condition.reason == "LoadFailed" && repeats());
     match stuck.filter(|_| serves_another(status)) {
         Some(stuck) => Some(stuck.message.as_str()),
         None if failed => Some(message.unwrap_or("it cannot be served")),
@@ -348,19 +351,22 @@ mod tests {
 
     #[test]
     fn an_attempt_that_failed_is_told_with_the_way_to_go_on() {
-        let status: DeploymentStatus = serde_json::from_value(json!({
+        let mut status: DeploymentStatus = serde_json::from_value(json!({
             "phase": "Progressing",
             "conditions": [{
                 "type": "Available", "status": "False", "reason": "LoadFailed", "message": "attempt 1 failed: could not fetch"
             }],
             "replicaDetails": [{"worker": "local", "state": "Failed", "failure": {
-                "category": "network", "message": "could not fetch", "attempts": 1, "at": "2026-11-26T06:26:10.431Z"
+                "category": "network", "message": "could not fetch", "attempts": 1, "at": "2026-11-26T06:26:10.431Z",
+                "retryAt": "2026-11-26T06:26:40.431Z"
             }}]
         }))
         .expect("a status");
         assert_eq!(trouble(&status), Some("attempt 1 failed: could not fetch"));
         assert!(hint(&json!({"format": "python", "card": {}}), &status).contains("--artifact FILE"));
         assert_eq!(hint(&json!({"format": "onnx"}), &status), "", "it has no such flag");
+        status.replica_details[0].failure.as_mut().expect("a failure").retry_at = None;
+        assert_eq!(trouble(&status), None, "the model's failure follows, with the same words");
     }
 
     #[test]

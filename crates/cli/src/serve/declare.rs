@@ -10,7 +10,7 @@ use berth_worker::runtime::python::example;
 use fs_err as fs;
 use serde_json::{Value, json};
 
-use super::what::Content;
+use super::content::Content;
 use crate::{
     commands::card::{card_of, pin},
     failure::Failure,
@@ -37,7 +37,7 @@ pub(super) struct Declared {
 pub(super) struct Model {
     pub(super) name: DeploymentName,
     /// The way to ask it.
-    pub(super) asked: CallFormat,
+    pub(super) call_format: CallFormat,
     /// Its `spec.model`. An earlier run may have left another model under the same name.
     pub(super) declared: Value,
 }
@@ -69,8 +69,8 @@ pub(super) fn declare(what: &Content, choices: Choices<'_>, folders: &ServeFolde
         Content::Onnx(files) => onnx(files, choices)?,
         Content::Card(folder) => {
             let name = name_of(choices.name, folder)?;
-            let (document, asked) = carded(&name, folder, choices.artifact, folders)?;
-            let model = Model { name, asked, declared: document["spec"]["model"].clone() };
+            let (document, call_format) = carded(&name, folder, choices.artifact, folders)?;
+            let model = Model { name, call_format, declared: document["spec"]["model"].clone() };
             (vec![document], Declared { notes: Vec::new(), models: vec![model] })
         }
         Content::Estimator(framework, file) => {
@@ -86,7 +86,7 @@ pub(super) fn declare(what: &Content, choices: Choices<'_>, folders: &ServeFolde
             let document = manifest(&name, json!({"model": model, "replicas": 1, "endpoint": endpoint}));
             let mut notes = vec![format!("packages: {}", packages.from)];
             notes.extend(python.note.map(|note| format!("Python: {note}")));
-            let model = Model { name, asked: CallFormat::Rows(endpoint), declared: model };
+            let model = Model { name, call_format: CallFormat::Rows(endpoint), declared: model };
             (vec![document], Declared { notes, models: vec![model] })
         }
     };
@@ -139,7 +139,7 @@ fn onnx(files: &[PathBuf], choices: Choices<'_>) -> Result<(Vec<Value>, Declared
         let model = json!({"format": "onnx", "uri": format!("file:{}", file.display())});
         documents.push(manifest(&name, json!({"model": model, "replicas": replicas})));
         let bytes = fs::metadata(file).map_or(u64::MAX, |metadata| metadata.len());
-        models.push((bytes, Model { name, asked: CallFormat::Tensors, declared: model }));
+        models.push((bytes, Model { name, call_format: CallFormat::Tensors, declared: model }));
     }
     // The request to try is for the first: the smallest is loaded soon, and its inputs tend to fit a screen.
     models.sort_by_key(|(bytes, _)| *bytes);
@@ -162,8 +162,8 @@ fn carded(
     let card = serde_json::to_value(&pinned).map_err(|error| Failure::doing("the card cannot be written", error))?;
     let endpoint = format!("/v1/{}", name.as_str());
     let spec = json!({"model": {"format": "python", "card": card}, "replicas": 1, "endpoint": endpoint});
-    let asked = CallFormat::Document(endpoint, example(&pinned.card.interface.input_schema));
-    Ok((manifest(name, spec), asked))
+    let call_format = CallFormat::Document(endpoint, example(&pinned.card.interface.input_schema));
+    Ok((manifest(name, spec), call_format))
 }
 
 fn manifest(name: &DeploymentName, spec: Value) -> Value {

@@ -14,7 +14,7 @@ use crate::failure::Failure;
 const FILE: &str = "audit.log";
 
 /// Smallest file: a few records of many resources.
-const SMALLEST: ByteSize = ByteSize(64 << 10);
+const MIN_FILE_SIZE: ByteSize = ByteSize(64 << 10);
 
 /// Settings of the audit log.
 #[derive(Debug, Args)]
@@ -42,8 +42,8 @@ pub(crate) struct AuditSettings(Settings);
 impl AuditArgs {
     /// Checks them. `node` is this node's name, `data` its folder.
     pub(super) fn settings(self, node: &WorkerId, data: &Path) -> Result<AuditSettings, Failure> {
-        if self.audit_size < SMALLEST {
-            return Err(Failure::Usage(format!("--audit-size is {}: give at least {SMALLEST}", self.audit_size)));
+        if self.audit_size < MIN_FILE_SIZE {
+            return Err(Failure::Usage(format!("--audit-size is {}: give at least {MIN_FILE_SIZE}", self.audit_size)));
         }
         let target = match self.audit_log {
             Some(path) if path.as_os_str() == "-" => Target::Stdout,

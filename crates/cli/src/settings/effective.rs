@@ -26,9 +26,9 @@ pub(crate) struct Setting {
     /// Its values as they were written, secrets left out; none where nobody says anything.
     pub(crate) values: Vec<String>,
     /// True if it is repeatable.
-    pub(crate) many: bool,
+    pub(crate) repeatable: bool,
     /// Description of the default for people.
-    pub(crate) unsaid: Option<String>,
+    pub(crate) default_text: Option<String>,
     pub(crate) origin: Origin,
 }
 
@@ -79,8 +79,8 @@ impl Setting {
         let raw = matches.get_raw(id).into_iter().flatten();
         Self {
             values: raw.map(|value| redacted(&value.to_string_lossy())).collect(),
-            many: matches!(arg.get_action(), clap::ArgAction::Append),
-            unsaid: unsaid(arg),
+            repeatable: matches!(arg.get_action(), clap::ArgAction::Append),
+            default_text: default_text(arg),
             key,
             origin,
         }
@@ -100,7 +100,7 @@ pub(super) fn redacted(value: &str) -> String {
 }
 
 /// Default as the help describes it where it is not a value: `[default: one per core]`.
-pub(crate) fn unsaid(arg: &Arg) -> Option<String> {
+pub(crate) fn default_text(arg: &Arg) -> Option<String> {
     let help = arg.get_help().map(ToString::to_string)?;
     let (_, rest) = help.split_once("[default: ")?;
     rest.strip_suffix(']').map(str::to_owned)

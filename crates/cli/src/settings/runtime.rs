@@ -16,7 +16,7 @@ use berth_spec::{
     member::{REGION, ZONE},
 };
 use berth_worker::runtime::spi::{
-    self, Each, Layout, OneModel, Program, Protocol, Repository, Reserve, address::Address,
+    self, Layout, OneModel, Program, Protocol, Repository, Reserve, SettingsFactory, address::Address,
 };
 use serde::{Deserialize, Serialize};
 
@@ -173,7 +173,7 @@ fn settings(raw: RawRuntime, data: &Path, one: Option<OneModel<'_>>) -> Result<s
         return Err(format!("metadata.name is {name:?}, which is a built-in runtime: choose another name"));
     }
     let labels = labels(&raw.metadata)?;
-    let each = each(&raw, data, one)?;
+    let per_model = per_model(&raw, data, one)?;
     let spec = raw.spec;
     let mut places = Places::new(data, &name, (spec.repository.as_deref(), one));
     let started = !spec.command.is_empty();
@@ -213,7 +213,7 @@ fn settings(raw: RawRuntime, data: &Path, one: Option<OneModel<'_>>) -> Result<s
     Ok(spi::Settings {
         inference: inference.map(|text| address("inferenceAddress", &text)).transpose()?,
         rest,
-        each,
+        per_model,
         formats: spec.formats.into_iter().map(format).collect::<Result<_, _>>()?,
         labels,
         health: spec.health.unwrap_or_default().times()?,
@@ -248,7 +248,7 @@ fn labels(of: &Metadata) -> Result<BTreeMap<String, String>, String> {
 }
 
 /// Makes the settings of the process that each model has to itself; `None`: one process has them all, or this is such a process.
-fn each(raw: &RawRuntime, data: &Path, one: Option<OneModel<'_>>) -> Result<Option<Each>, String> {
+fn per_model(raw: &RawRuntime, data: &Path, one: Option<OneModel<'_>>) -> Result<Option<SettingsFactory>, String> {
     let spec = &raw.spec;
     match spec.models_per_process {
         None => return Ok(None),
@@ -278,7 +278,7 @@ fn each(raw: &RawRuntime, data: &Path, one: Option<OneModel<'_>>) -> Result<Opti
         return Ok(None);
     }
     let (raw, data) = (raw.clone(), data.to_owned());
-    Ok(Some(Each::new(move |one| settings(raw.clone(), &data, Some(one)))))
+    Ok(Some(SettingsFactory::new(move |one| settings(raw.clone(), &data, Some(one)))))
 }
 
 /// True for a server that is started with its model.
@@ -459,9 +459,9 @@ spec:
   memory: 8GiB
 ";
         let settings = parse(text, Path::new("/data")).expect("a runtime");
-        let each = settings.each.expect("settings of each process");
+        let factory = settings.per_model.expect("settings of each process");
         let [first, second] = ["iris@a.0", "iris@b.1"]
-            .map(|process| each.make(OneModel { process, name: "iris", artifact: None }).expect("a process"));
+            .map(|process| factory.make(OneModel { process, name: "iris", artifact: None }).expect("a process"));
         let [one, other] = [&first, &second].map(|settings| settings.program.as_ref().expect("a program"));
         assert_eq!(one.command, ["serve", "/data/runtimes/one/iris@a.0", "--name=iris@a.0"]);
         assert_eq!(other.command[1], "/data/runtimes/one/iris@b.1");
@@ -469,7 +469,7 @@ spec:
         assert_eq!(first.address.to_string(), one.environment["PORT"]);
         let data = first.inference.as_ref().map(ToString::to_string);
         assert_eq!(data.as_deref(), Some(&*format!("127.0.0.1:{}", one.environment["DATA"])));
-        assert!(first.each.is_none() && settings.memory == Some(ByteSize::gib(8)));
+        assert!(first.per_model.is_none() && settings.memory == Some(ByteSize::gib(8)));
     }
 
     #[test]
@@ -488,12 +488,12 @@ spec:
         let folder = tempfile::tempdir().expect("a folder");
         let file = folder.path().join("4f2a");
         fs_err::write(&file, "weights").expect("an artifact");
-        let each = parse(text, Path::new("/data")).expect("a runtime").each.expect("settings of each process");
+        let factory = parse(text, Path::new("/data")).expect("a runtime").per_model.expect("settings of each process");
         let own = Path::new("/data/runtimes/one/iris.0");
         let at = own.join("model.joblib");
         for (artifact, within) in [(&*file, own), (folder.path(), &*at)] {
             let one = OneModel { process: "iris.0", name: "iris", artifact: Some((artifact, "model.joblib")) };
-            let made = each.make(one).expect("a process");
+            let made = factory.make(one).expect("a process");
             let program = made.program.expect("a program");
             assert_eq!(
                 program.command[1..3],

@@ -41,7 +41,7 @@ pub(crate) struct StoreArgs {
 pub(crate) struct StoreSettings {
     /// Address of the store.
     pub(crate) address: Address,
-    /// Its certificates and its user.
+    /// The way to prove who asks: certificates, and a user with a password.
     pub(crate) access: EtcdAccess,
 }
 

@@ -90,9 +90,8 @@ impl fmt::Display for Host {
 /// `HOST:PORT` of another machine, the port being [`GOSSIP_PORT`] where it is not said.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct HostPort {
-    /// Host name or address.
+    /// DNS name or IP address, without brackets.
     pub(crate) host: Host,
-    /// Port number.
     pub(crate) port: u16,
 }
 

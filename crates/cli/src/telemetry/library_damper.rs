@@ -14,11 +14,11 @@ use tracing_subscriber::layer::{Context, Filter};
 
 use super::json::is_ours;
 
-/// Lines of one place in the code within [`EVERY`]: enough to see what a library tries again and again.
+/// Lines of one place in the code within [`LINES_WINDOW`]: enough to see what a library tries again and again.
 const LINES: u32 = 10;
 
 /// See [`LINES`].
-const EVERY: Duration = Duration::from_secs(60);
+const LINES_WINDOW: Duration = Duration::from_secs(60);
 
 /// Lets a bounded number of warnings and errors of each place in the code of libraries through. Lower levels are told only where
 /// somebody asked for them.
@@ -33,7 +33,7 @@ impl LibraryDamper {
     fn takes(&self, place: &'static str, now: Instant) -> bool {
         let mut places = self.places.lock().unwrap_or_else(PoisonError::into_inner);
         let (since, lines) = places.entry(place).or_insert((now, 0));
-        if now.saturating_duration_since(*since) >= EVERY {
+        if now.saturating_duration_since(*since) >= LINES_WINDOW {
             (*since, *lines) = (now, 0);
         }
         *lines = lines.saturating_add(1);
@@ -83,7 +83,7 @@ mod tests {
         let (damper, now) = (LibraryDamper::default(), Instant::now());
         let told = |place, at| (0..1_000).filter(|_| damper.takes(place, at)).count();
         assert_eq!([told("a", now), told("b", now), told("a", now)], [10, 10, 0]);
-        assert_eq!(told("a", now + EVERY), 10);
+        assert_eq!(told("a", now + LINES_WINDOW), 10);
     }
 
     /// A client that showed no token filled the log: h2 warns of each answer to a PING that was not sent.

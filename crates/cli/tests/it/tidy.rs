@@ -8,7 +8,7 @@ use std::{
 use fs_err as fs;
 
 /// Lines that are not tests, at most. What is longer lacks a noun.
-const LONGEST: usize = 500;
+const MAX_CODE_LINES: usize = 500;
 
 /// Files above this many lines begin with `//!`.
 const UNEXPLAINED: usize = 40;
@@ -23,7 +23,7 @@ const OPENERS: [&str; 9] = ["What", "Whether", "Which", "Who", "Why", "How", "It
 const FORMULAS: [&str; 6] = ["halved,", "halving", "doubling it", "doubling this", "; doubled,", "half as many"];
 
 /// Type names that were images, or that many types had at once. The field's terms took their places.
-const IMAGES: [&str; 70] = [
+const IMAGES: [&str; 80] = [
     "Accused",
     "Appetite",
     "Aside",
@@ -32,6 +32,7 @@ const IMAGES: [&str; 70] = [
     "Barred",
     "Baton",
     "Board",
+    "Books",
     "Candidacy",
     "Chores",
     "Desk",
@@ -48,6 +49,7 @@ const IMAGES: [&str; 70] = [
     "Halt",
     "Hands",
     "Haste",
+    "Hearing",
     "Held",
     "Herald",
     "Here",
@@ -62,6 +64,7 @@ const IMAGES: [&str; 70] = [
     "Lookout",
     "Lot",
     "Matter",
+    "Mending",
     "News",
     "Others",
     "Parcel",
@@ -74,6 +77,7 @@ const IMAGES: [&str; 70] = [
     "Safe",
     "Safekeeping",
     "Scribe",
+    "Seams",
     "Search",
     "Seat",
     "SeatView",
@@ -81,15 +85,21 @@ const IMAGES: [&str; 70] = [
     "Seen",
     "Shelf",
     "Shelter",
+    "Sides",
     "Sight",
     "Silence",
+    "Spent",
+    "Stock",
     "StoredHalt",
     "Surroundings",
+    "Taken",
     "Taste",
     "Teller",
     "There",
     "Together",
     "Told",
+    "Touch",
+    "Touched",
     "Unheard",
     "Vacancy",
     "What",
@@ -145,7 +155,7 @@ fn is_test(path: &Path) -> bool {
 fn files_are_short() {
     let long: Vec<String> = sources()
         .iter()
-        .filter(|(path, text)| !is_test(path) && code_lines(text) > LONGEST)
+        .filter(|(path, text)| !is_test(path) && code_lines(text) > MAX_CODE_LINES)
         .map(|(path, text)| format!("{}: {} lines", shown(path), code_lines(text)))
         .collect();
     assert!(long.is_empty(), "find the missing noun in {long:#?}");

@@ -6,7 +6,7 @@ use berth_wire::api::{API_VERSION, AuditView, Kind, NodeAudit, Timestamp};
 use super::{error::ApiError, log::Cursor, query};
 
 /// The most records in one answer: some hundred KiB.
-pub(super) const MOST: usize = 1_000;
+pub(super) const MAX_RECORDS: usize = 1_000;
 
 /// Parameters of a question for records.
 pub(super) const PARAMETERS: [&str; 4] = ["after", "limit", "since", "principal"];
@@ -20,7 +20,7 @@ pub(super) fn query(query: &query::Query) -> Result<Query, ApiError> {
         after: 0,
         since: since.transpose()?.map(|since| since.0),
         principal: query.text("principal").map(str::to_owned),
-        limit: query.number("limit", MOST)?.unwrap_or(200),
+        limit: query.number("limit", MAX_RECORDS)?.unwrap_or(200),
     })
 }
 

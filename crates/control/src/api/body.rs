@@ -67,8 +67,8 @@ impl FromRequest<Arc<Service>> for Manifests {
         let arrival = tokio::time::timeout(ARRIVES_WITHIN, whole(request.into_body(), MAX_BODY));
         let body = match arrival.await {
             Ok(Ok(body)) => body,
-            Ok(Err(Unread::TooLarge)) => return Err(too_large()),
-            Ok(Err(Unread::BrokenOff)) => {
+            Ok(Err(BodyError::TooLarge)) => return Err(too_large()),
+            Ok(Err(BodyError::BrokenOff)) => {
                 return Err(ApiError::invalid("body", "the body did not arrive whole", "send it again"));
             }
             Err(_) => {
@@ -124,19 +124,19 @@ impl FromRequest<Arc<Service>> for SmallBody {
 
 /// Reason why a body was not read.
 #[derive(Debug)]
-pub(crate) enum Unread {
+pub(crate) enum BodyError {
     TooLarge,
     BrokenOff,
 }
 
 /// All of a body. It is copied as it comes: a piece keeps all of the buffer that the connection has read into, and the pieces of a body
 /// that comes byte by byte a thousand times of what they count as.
-pub(crate) async fn whole(mut body: Body, limit: usize) -> Result<Vec<u8>, Unread> {
+pub(crate) async fn whole(mut body: Body, limit: usize) -> Result<Vec<u8>, BodyError> {
     let mut whole = Vec::new();
     while let Some(frame) = body.frame().await {
-        let Ok(data) = frame.map_err(|_| Unread::BrokenOff)?.into_data() else { continue };
+        let Ok(data) = frame.map_err(|_| BodyError::BrokenOff)?.into_data() else { continue };
         if data.len() > limit - whole.len() {
-            return Err(Unread::TooLarge);
+            return Err(BodyError::TooLarge);
         }
         whole.extend_from_slice(&data);
     }
@@ -162,8 +162,10 @@ async fn arrived(body: Body, limit: usize) -> Result<Vec<u8>, ApiError> {
     }
     match tokio::time::timeout(SMALL_ARRIVES_WITHIN, whole(body, limit)).await {
         Ok(Ok(bytes)) => Ok(bytes),
-        Ok(Err(Unread::TooLarge)) => Err(too_large()),
-        Ok(Err(Unread::BrokenOff)) => Err(ApiError::invalid("body", "the body did not arrive whole", "send it again")),
+        Ok(Err(BodyError::TooLarge)) => Err(too_large()),
+        Ok(Err(BodyError::BrokenOff)) => {
+            Err(ApiError::invalid("body", "the body did not arrive whole", "send it again"))
+        }
         Err(_) => {
             let message = format!("the body did not arrive within {} s", SMALL_ARRIVES_WITHIN.as_secs());
             Err(ApiError::invalid("body", message, "send it again"))

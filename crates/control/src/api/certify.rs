@@ -50,7 +50,7 @@ const ATTEMPTS: usize = 16;
 const MEMBERS: usize = 8;
 
 /// Interval between checks of the CA's files: as for those of a node.
-const LOOK: Duration = Duration::from_secs(5);
+const POLL_INTERVAL: Duration = Duration::from_secs(5);
 
 /// Message of a controller that has no CA.
 pub(super) const ISSUES_NOTHING: &str = "the node that leads issues no certificates: start the controllers with --authority DIR, \
@@ -75,7 +75,7 @@ pub(super) struct Refusal {
 }
 
 impl Issuing {
-    /// Certificates are valid for `life`.
+    /// A CA that issues certificates to nodes, each valid for `life`.
     #[must_use]
     pub fn new(authority: Authority, life: Duration) -> Self {
         Self { authority: watch::Sender::new(Arc::new(authority)), life, attestation: None }
@@ -97,7 +97,7 @@ impl Issuing {
     pub(super) async fn follow(&self) {
         let mut told = String::new();
         loop {
-            sleep(LOOK).await;
+            sleep(POLL_INTERVAL).await;
             let authority = self.authority();
             let Ok(read) = tokio::task::spawn_blocking(move || authority.reread()).await else { continue };
             match read {

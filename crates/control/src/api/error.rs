@@ -13,7 +13,7 @@ use berth_wire::{
 
 use crate::handle;
 
-/// Error of the control API.
+/// Refusal or failure of a request to the control API: a class, a reason, and a message with details.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ApiError {
     fault: RefusalKind,
@@ -40,7 +40,7 @@ enum RefusalKind {
 }
 
 impl ApiError {
-    /// An error of a class.
+    /// An error of a class, with the usual reason and status of that class.
     #[must_use]
     pub fn new(class: Class, message: impl Into<String>) -> Self {
         Self::of(RefusalKind::Class(class), message)
@@ -72,7 +72,7 @@ impl ApiError {
         Self::of(RefusalKind::InvalidManifest, message).with(errors.into_iter().map(detail).collect())
     }
 
-    /// No leader, or an unreachable one.
+    /// The error `NoLeader`: there is no leader, or it cannot be reached. It is worth trying again after `retry_in`.
     pub(crate) fn no_leader(retry_in: std::time::Duration, message: impl Into<String>) -> Self {
         Self { reason: "NoLeader", ..Self::new(Class::Waiting { retry_in }, message) }
     }
@@ -108,12 +108,12 @@ impl ApiError {
         self
     }
 
-    /// One word for machines.
+    /// Reason in PascalCase, for clients and metrics.
     pub(crate) const fn reason(&self) -> &'static str {
         self.reason
     }
 
-    /// Class of the error.
+    /// Class of the error, which tells callers what to do next.
     #[must_use]
     pub const fn class(&self) -> Class {
         match self.fault {
@@ -127,7 +127,7 @@ impl ApiError {
         }
     }
 
-    /// As JSON says it.
+    /// The error as the JSON body of an answer tells it, without the id of the request.
     pub(crate) fn info(&self) -> ErrorInfo {
         ErrorInfo {
             code: self.fault.http_status().as_u16(),

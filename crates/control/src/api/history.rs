@@ -39,7 +39,7 @@ pub(crate) const MOST_BYTES: usize =
 
 const _: () = assert!(MOST_BYTES < 6_000_000, "the history takes less than is said of it in docs/dashboard.md");
 
-/// A day of figures.
+/// Figures of the last day: of all models together, of the busiest ones, and of workers. At most [`MOST_BYTES`].
 #[derive(Debug, Default)]
 pub(crate) struct History {
     total: Track<5>,
@@ -77,7 +77,7 @@ impl History {
         }
     }
 
-    /// Points of a worker.
+    /// The figures of a worker over a range up to the sample `tick`; empty if it has no history.
     pub(crate) fn of_worker(&self, worker: &WorkerId, range: Range, tick: u64) -> Vec<WorkerFigures> {
         self.workers.get(worker).map(|track| track.points(range, tick)).unwrap_or_default()
     }

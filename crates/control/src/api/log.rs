@@ -11,10 +11,10 @@ pub const MOST_LINES: usize = 1_000;
 /// Bytes of the lines of one node in an answer, less than what one node takes from another at once.
 const MOST_BYTES: usize = 1 << 20;
 
-/// A question for lines.
+/// Question for recent log lines of a model's replicas on one node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LogQuery {
-    /// The model.
+    /// Deployment whose replicas have written them.
     pub deployment: DeploymentName,
     /// Only lines after this number.
     pub after: u64,
@@ -49,7 +49,7 @@ impl Cursor {
         self.0.insert(node, last);
     }
 
-    /// Its text, for a client.
+    /// The text that a client sends back to read on: `a:17,b:30`.
     pub(crate) fn text(&self) -> String {
         self.0.iter().map(|(node, number)| format!("{node}:{number}")).collect::<Vec<_>>().join(",")
     }

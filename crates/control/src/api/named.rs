@@ -14,7 +14,7 @@ use berth_wire::{
 };
 use tracing::{Instrument as _, Span};
 
-/// Names a request of a client.
+/// Middleware: gives a request its id, or keeps the client's, for the log and the answer.
 pub(super) async fn name(mut request: Request, next: Next) -> Response {
     let id = RequestId::settle(request.headers_mut());
     let response = next.run(request).instrument(span(&id)).await;

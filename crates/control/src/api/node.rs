@@ -11,7 +11,7 @@ use berth_wire::api::{
 
 use super::view;
 use crate::{
-    controller::Expected,
+    controller::ExpectedWorker,
     handle::{WorkerState, WorkerView, view::Drain},
     source::SourceName,
 };
@@ -22,10 +22,10 @@ pub type MembersSource = Arc<dyn Fn() -> Vec<(Arc<Member>, Health)> + Send + Syn
 /// Source of the current leader; `None` without one. Called for each request, so it must not block.
 pub type LeaderSource = Arc<dyn Fn() -> Option<Leader> + Send + Sync>;
 
-/// Current leader.
+/// The leading node and its term.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Leader {
-    /// Name of the node.
+    /// Name of the leading node.
     pub name: WorkerId,
     /// Its term; `None`: it is alone, and decides always.
     pub epoch: Option<Epoch>,
@@ -36,23 +36,23 @@ pub(super) struct NodeInputs {
     pub(super) members: Vec<(Arc<Member>, Health)>,
     pub(super) workers: Vec<WorkerView>,
     /// Workers that sources name and that have not come, each with the source.
-    pub(super) expected: Vec<(Expected, Option<SourceName>)>,
+    pub(super) expected: Vec<(ExpectedWorker, Option<SourceName>)>,
     pub(super) leader: Option<Leader>,
     pub(super) loss: Option<MassLoss>,
 }
 
-/// One node, from both sides.
+/// Knowledge about one node: of the members, the controller, and the source that names it.
 #[derive(Default)]
-struct Sides {
+struct NodeRow {
     member: Option<(Arc<Member>, Health)>,
     worker: Option<WorkerView>,
-    expected: Option<(Expected, Option<SourceName>)>,
+    expected: Option<(ExpectedWorker, Option<SourceName>)>,
 }
 
 /// Every node, by name.
 pub(super) fn nodes(known: NodeInputs, now: Time) -> NodeList {
     let NodeInputs { members, workers, expected, leader, loss } = known;
-    let mut rows: BTreeMap<WorkerId, Sides> = BTreeMap::new();
+    let mut rows: BTreeMap<WorkerId, NodeRow> = BTreeMap::new();
     for worker in workers {
         let name = worker.info.id.clone();
         rows.entry(name).or_default().worker = Some(worker);
@@ -65,9 +65,9 @@ pub(super) fn nodes(known: NodeInputs, now: Time) -> NodeList {
         let name = worker.id.clone();
         rows.entry(name).or_default().expected = Some((worker, source));
     }
-    rows.retain(|_, sides| !sides.has_gone());
+    rows.retain(|_, row| !row.has_gone());
     let leads = |name: &WorkerId| leader.as_ref().is_some_and(|leader| leader.name == *name);
-    let items = rows.iter().map(|(name, sides)| sides.node(name, leads(name), now)).collect();
+    let items = rows.iter().map(|(name, row)| row.node(name, leads(name), now)).collect();
     let status = ClusterStatus {
         epoch: leader.as_ref().and_then(|leader| leader.epoch).map(|epoch| epoch.0),
         leader: leader.as_ref().map(|leader| leader.name.to_string()),
@@ -86,7 +86,7 @@ fn lost(loss: MassLoss) -> MassLossView {
     }
 }
 
-impl Sides {
+impl NodeRow {
     fn node(&self, name: &WorkerId, leader: bool, now: Time) -> NodeView {
         let (member, info) = (self.member.as_ref().map(|(member, _)| member), self.worker.as_ref().map(|it| &it.info));
         let expected = self.expected.as_ref().map(|(expected, _)| expected);

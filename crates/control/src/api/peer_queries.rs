@@ -28,7 +28,7 @@ use http_body_util::{BodyExt, Limited};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use super::{
-    Seams, audit,
+    ApiDependencies, audit,
     error::ApiError,
     history::ModelFigures,
     log::{self, Cursor, LogQuery, MOST_LINES},
@@ -49,21 +49,21 @@ const ANSWER: usize = 2 << 20;
 /// The most models in one answer of `top`; the phase of each is asked for.
 pub(super) const MOST_MODELS: usize = 1_000;
 
-/// The tokens that the leader knows.
+/// Asks the leader for all tokens. Fails in words if it does not answer in time.
 pub(super) async fn tokens(peers: &Peers, leader: &WorkerId) -> Result<Snapshot, String> {
-    let peer = peers.leader(leader).ok_or_else(|| format!("the members do not know {leader}"))?;
+    let peer = peers.leader_peer(leader).ok_or_else(|| format!("the members do not know {leader}"))?;
     ask(&peer, &format!("{OWN}tokens")).await
 }
 
-/// The revocations that the leader knows.
+/// Asks the leader for all revocations. Fails in words if it does not answer in time.
 pub(super) async fn revocations(peers: &Peers, leader: &WorkerId) -> Result<Revocations, String> {
-    let peer = peers.leader(leader).ok_or_else(|| format!("the members do not know {leader}"))?;
+    let peer = peers.leader_peer(leader).ok_or_else(|| format!("the members do not know {leader}"))?;
     ask(&peer, &format!("{OWN}revocations")).await
 }
 
 /// Digest of the CAs and keys of gossip that nodes are to have by the leader's CA.
 pub(super) async fn trust(peers: &Peers, leader: &WorkerId) -> Result<String, String> {
-    let peer = peers.leader(leader).ok_or_else(|| format!("the members do not know {leader}"))?;
+    let peer = peers.leader_peer(leader).ok_or_else(|| format!("the members do not know {leader}"))?;
     // What it claims of itself is held against its certificate when it is dialled.
     if !peer.member().roles.controller {
         return Err(format!("{leader} is no controller"));
@@ -250,7 +250,7 @@ pub(super) fn answer(
     path: &str,
     query: Option<&str>,
     (sampler, recorder): (&Sampler, &Recorder),
-    (seams, identity): (&Seams, Option<&Identity>),
+    (dependencies, identity): (&ApiDependencies, Option<&Identity>),
 ) -> Response {
     match path.strip_prefix(OWN) {
         Some("top") => {
@@ -263,7 +263,7 @@ pub(super) fn answer(
             }
         }
         Some("history") => recorder.answer(query, now()),
-        Some("tokens") => match seams.access.snapshot() {
+        Some("tokens") => match dependencies.access.snapshot() {
             Some(snapshot) => Json(snapshot).into_response(),
             None => StatusCode::SERVICE_UNAVAILABLE.into_response(),
         },
@@ -271,19 +271,19 @@ pub(super) fn answer(
             Some(identity) => Json(&*identity.revocations()).into_response(),
             None => StatusCode::NOT_FOUND.into_response(),
         },
-        Some("authority") => match &seams.issuing {
+        Some("authority") => match &dependencies.issuing {
             Some(issuing) => Json(Trust { trust: issuing.authority().trust() }).into_response(),
             None => StatusCode::NOT_FOUND.into_response(),
         },
-        Some("uses") => Json(seams.access.uses()).into_response(),
-        Some("rules") => Json(Rules { rules: seams.rules.clone() }).into_response(),
-        Some("audit") => match audit::own(&seams.audit, query) {
+        Some("uses") => Json(dependencies.access.uses()).into_response(),
+        Some("rules") => Json(Rules { rules: dependencies.rules.clone() }).into_response(),
+        Some("audit") => match audit::own(&dependencies.audit, query) {
             Ok(log) => Json(log).into_response(),
             Err(error) => error.into_response(),
         },
         Some("log") => match log_query(query) {
             Ok(query) => {
-                let log = seams.logs.as_ref().map(|logs| log::bounded(logs(&query)));
+                let log = dependencies.logs.as_ref().map(|logs| log::bounded(logs(&query)));
                 Json(log.unwrap_or_default()).into_response()
             }
             Err(error) => error.into_response(),

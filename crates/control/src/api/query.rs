@@ -45,7 +45,7 @@ impl Query {
         }
     }
 
-    /// A number from 1 to `max`.
+    /// The parameter `name` as a number from 1 to `max`; `None` if it is not given. Fails if it is another text.
     pub(crate) fn number(&self, name: &str, max: usize) -> Result<Option<usize>, ApiError> {
         let Some(text) = self.text(name) else { return Ok(None) };
         match text.parse() {

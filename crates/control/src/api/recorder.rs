@@ -26,7 +26,7 @@ use super::{
 use crate::handle::{WorkerState, WorkerView};
 
 /// Interval between samples: a point of the fine ring.
-pub(super) const EVERY: Duration = Duration::from_secs(10);
+pub(super) const SAMPLE_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Period of the rates of a sample: the interval, and room for a late one.
 const OVER: Duration = Duration::from_secs(14);

@@ -16,14 +16,14 @@ use http::{HeaderMap, HeaderName, StatusCode, Uri, Version, header};
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
 
-use super::{Seams, admit, error::ApiError, router::Relay};
+use super::{ApiDependencies, admit, error::ApiError, router::Relay};
 use crate::leadership::LeadershipView;
 
 /// Prefix of relayed paths.
 pub const RELAY: &str = "/relay";
 
 /// Suggested pause before a retry when no leader is reachable: an election takes seconds.
-const AGAIN: Duration = Duration::from_secs(1);
+const RETRY_AFTER: Duration = Duration::from_secs(1);
 
 /// Limit for the head of an answer. Longer than an apply of thousands of documents takes.
 const HEAD_WITHIN: Duration = Duration::from_secs(60);
@@ -105,7 +105,7 @@ async fn ask(
     within: Duration,
 ) -> Result<http::Response<Incoming>, NoAnswer> {
     let not_sent = |why: &str| NoAnswer::NotSent(why.to_owned());
-    let peer = peers.leader(leader).ok_or_else(|| not_sent("the members do not know it"))?;
+    let peer = peers.leader_peer(leader).ok_or_else(|| not_sent("the members do not know it"))?;
     // What it claims of itself was held against its certificate when the line was made.
     if !peer.member().roles.controller {
         return Err(not_sent("it is no controller"));
@@ -184,21 +184,20 @@ fn without_hop(headers: &mut HeaderMap) {
 }
 
 /// Answers requests about the node itself on a follower; `None` for all others.
-pub(super) async fn local(path: &str, seams: &Seams, led: bool) -> Option<Response> {
+pub(super) async fn local(path: &str, dependencies: &ApiDependencies, led: bool) -> Option<Response> {
     Some(match path {
         "/healthz" => "ok\n".into_response(),
         // What should be resident, the leader knows; this node is ready when it can ask it and knows the tokens.
         "/readyz" => {
-            let ready = led && seams.access.is_told();
+            let ready = led && dependencies.access.is_told();
             let readiness = ReadinessView { ready, planned: led, expected: 0, available: 0, missing: Vec::new() };
             let status = if ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
             (status, Json(readiness)).into_response()
         }
-        "/version" => {
-            Json(VersionView { version: seams.version.clone(), api_version: API_VERSION.to_owned() }).into_response()
-        }
+        "/version" => Json(VersionView { version: dependencies.version.clone(), api_version: API_VERSION.to_owned() })
+            .into_response(),
         "/metrics" => {
-            let source = std::sync::Arc::clone(&seams.metrics);
+            let source = std::sync::Arc::clone(&dependencies.metrics);
             match tokio::task::spawn_blocking(move || source()).await {
                 Ok(text) => {
                     let content_type = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -219,16 +218,16 @@ pub(super) fn nobody() -> Response {
     let message = "no controller decides at the moment, so nothing can be declared or looked up; models that are loaded go \
                    on answering. Try again in a second; if it lasts, check that etcd has a quorum and that a node with \
                    the role controller runs";
-    ApiError::no_leader(AGAIN, message).into_response()
+    ApiError::no_leader(RETRY_AFTER, message).into_response()
 }
 
 fn unreachable(leader: &WorkerId, why: &str) -> ApiError {
     let message =
         format!("{leader}, which decides, cannot be reached ({why}); nothing was done. Try again in a second");
-    ApiError::no_leader(AGAIN, message)
+    ApiError::no_leader(RETRY_AFTER, message)
 }
 
 fn broken(leader: &WorkerId, why: &str, writes: bool) -> ApiError {
     let done = if writes { "; it is not known whether it did what was asked: look before you try again" } else { "" };
-    ApiError::no_leader(AGAIN, format!("{leader}, which decides, was asked and did not answer ({why}){done}"))
+    ApiError::no_leader(RETRY_AFTER, format!("{leader}, which decides, was asked and did not answer ({why}){done}"))
 }

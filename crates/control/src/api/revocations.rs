@@ -20,10 +20,10 @@ use super::{peer_queries, tokens::now};
 use crate::{Handle, handle::Error, leadership::LeadershipView};
 
 /// Interval at which a node asks the leader. A revocation takes effect within it and the time of one answer.
-const EVERY: Duration = Duration::from_secs(2);
+const POLL_INTERVAL: Duration = Duration::from_secs(2);
 
 /// Longest that a watch is trusted without looking anew: one that has silently ended would keep revoked nodes in.
-const TRUSTED: Duration = Duration::from_secs(30);
+const MAX_WATCH_AGE: Duration = Duration::from_secs(30);
 
 /// Follows the revocations of whoever leads, for as long as it is polled.
 pub(super) async fn follow(
@@ -43,7 +43,7 @@ pub(super) async fn follow(
                     if let Err(error) = ended {
                         tracing::warn!(event = "revocations_unread", %error, "the revocations cannot be read: those that are known go on");
                     }
-                    sleep(EVERY).await;
+                    sleep(POLL_INTERVAL).await;
                 }
                 Ok(()) = leadership.changed() => {}
             },
@@ -54,7 +54,7 @@ pub(super) async fn follow(
                         Err(why) => tracing::debug!(event = "revocations_unread", %leader, why),
                     }
                 }
-                sleep(EVERY).await;
+                sleep(POLL_INTERVAL).await;
             }
         }
     }
@@ -68,7 +68,7 @@ async fn of_store(identity: &Identity, handle: &Handle) -> Result<(), Error> {
     identity.learn_revocations(revocations);
     handle.remove_revocations(ended.iter().map(|revocation| revocation.id.as_str())).await?;
     let mut changes = handle.watch_revocations(at).await?;
-    while let Ok(Some(commit)) = timeout(TRUSTED, changes.next()).await {
+    while let Ok(Some(commit)) = timeout(MAX_WATCH_AGE, changes.next()).await {
         if !commit?.changes.is_empty() {
             identity.learn_revocations(handle.revocations().await?);
         }

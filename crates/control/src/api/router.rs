@@ -30,7 +30,7 @@ use tower::ServiceExt;
 use tracing::Instrument as _;
 
 use super::{
-    Seams, admit,
+    ApiDependencies, admit,
     certify::Certifier,
     dashboard,
     error::ApiError,
@@ -62,7 +62,7 @@ pub struct ApiRouter(Arc<Inner>);
 struct Inner {
     leadership: watch::Receiver<LeadershipView>,
     relay: Option<Relay>,
-    seams: Seams,
+    dependencies: ApiDependencies,
     /// Recent activity of this node's gateway.
     sampler: Arc<Sampler>,
     /// Figures of the last day.
@@ -81,17 +81,21 @@ struct TermRouter {
 impl ApiRouter {
     /// `relay` is `None` for a process that is alone.
     #[must_use]
-    pub fn new(leadership: watch::Receiver<LeadershipView>, relay: Option<Relay>, seams: Seams) -> Self {
-        let sampler = Arc::new(Sampler::new(Arc::clone(&seams.top), WINDOW));
-        let recorder = Arc::new(Recorder::new(Arc::clone(&seams.top)));
+    pub fn new(
+        leadership: watch::Receiver<LeadershipView>,
+        relay: Option<Relay>,
+        dependencies: ApiDependencies,
+    ) -> Self {
+        let sampler = Arc::new(Sampler::new(Arc::clone(&dependencies.top), WINDOW));
+        let recorder = Arc::new(Recorder::new(Arc::clone(&dependencies.top)));
         let (stop, term) = (CancellationToken::new(), Mutex::new(None));
-        Self(Arc::new(Inner { leadership, relay, seams, sampler, recorder, stop, term }))
+        Self(Arc::new(Inner { leadership, relay, dependencies, sampler, recorder, stop, term }))
     }
 
-    /// For a process that is alone.
+    /// The API of a process that is alone: it always answers itself.
     #[must_use]
-    pub fn alone(handle: Handle, seams: Seams) -> Self {
-        Self::new(LeadershipView::alone(handle), None, seams)
+    pub fn alone(handle: Handle, dependencies: ApiDependencies) -> Self {
+        Self::new(LeadershipView::alone(handle), None, dependencies)
     }
 
     /// Ends all watches: the port is closing.
@@ -107,12 +111,12 @@ impl ApiRouter {
         if let Some(router) = self.router() {
             return self.decided(router, request).await;
         }
-        let trail = Trail::begin(&self.0.seams.audit, &mut request);
+        let trail = Trail::begin(&self.0.dependencies.audit, &mut request);
         let response = self.elsewhere(request).await;
         // The leader records what it answered; here is only what did not get there.
         if let Some(trail) = trail.filter(|_| response.extensions().get::<ErrorInfo>().is_some()) {
             let outcome = trail::outcome(&response);
-            trail.end(&self.0.seams.audit, outcome).await;
+            trail.end(&self.0.dependencies.audit, outcome).await;
         }
         response
     }
@@ -120,7 +124,7 @@ impl ApiRouter {
     /// Answers a request where another node leads, or none.
     async fn elsewhere(&self, request: Request) -> Response {
         let leader = self.leader();
-        if let Some(local) = relay::local(request.uri().path(), &self.0.seams, leader.is_some()).await {
+        if let Some(local) = relay::local(request.uri().path(), &self.0.dependencies, leader.is_some()).await {
             return local;
         }
         match (leader, &self.0.relay) {
@@ -144,7 +148,7 @@ impl ApiRouter {
         let mut request = request.map(axum::body::Body::new);
         let id = RequestId::settle(request.headers_mut());
         let request = relay::stripped(request).and_then(|mut request| {
-            admit::relayed(&self.0.seams.access, &mut request)?;
+            admit::relayed(&self.0.dependencies.access, &mut request)?;
             Ok(request)
         });
         let response = match (self.router(), request) {
@@ -160,7 +164,7 @@ impl ApiRouter {
 
     /// Answers a request where this node leads, and records what it changed.
     async fn decided(&self, router: Router, mut request: Request) -> Response {
-        let audit = &self.0.seams.audit;
+        let audit = &self.0.dependencies.audit;
         let Some(trail) = Trail::begin(audit, &mut request) else { return routed(router, request).await };
         let response = match audit.check() {
             Ok(()) => routed(router, request).await,
@@ -196,8 +200,8 @@ impl ApiRouter {
         let inner = &*self.0;
         let peers = inner.relay.as_ref().map(|relay| relay.peers.clone());
         let leader = || self.leader().map(|(leader, _)| leader);
-        let first = inner.seams.admin_token.as_deref();
-        tokens::follow(Arc::clone(&inner.seams.access), inner.leadership.clone(), peers, leader, first).await;
+        let first = inner.dependencies.admin_token.as_deref();
+        tokens::follow(Arc::clone(&inner.dependencies.access), inner.leadership.clone(), peers, leader, first).await;
     }
 
     /// Learns of revoked certificates, for as long as it is polled.
@@ -208,12 +212,12 @@ impl ApiRouter {
 
     /// The audit log.
     pub(super) fn audit(&self) -> AuditLog {
-        self.0.seams.audit.clone()
+        self.0.dependencies.audit.clone()
     }
 
     /// Tokens, and if one is needed.
     pub(super) fn access(&self) -> Arc<Access> {
-        Arc::clone(&self.0.seams.access)
+        Arc::clone(&self.0.dependencies.access)
     }
 
     /// True if [`ApiRouter::relayed`] answers this path on the peer port.
@@ -224,21 +228,21 @@ impl ApiRouter {
 
     /// Answers what another node asks of this one; its path begins with [`OWN`].
     pub fn own(&self, request: &http::Request<Incoming>) -> BoxFuture<'static, http::Response<PeerBody>> {
-        let (uri, Inner { sampler, recorder, seams, relay, .. }) = (request.uri(), &*self.0);
+        let (uri, Inner { sampler, recorder, dependencies, relay, .. }) = (request.uri(), &*self.0);
         let identity = relay.as_ref().map(|relay| relay.peers.identity());
-        let response = peer_queries::answer(uri.path(), uri.query(), (sampler, recorder), (seams, identity));
+        let response = peer_queries::answer(uri.path(), uri.query(), (sampler, recorder), (dependencies, identity));
         Box::pin(std::future::ready(response.map(|body| body.map_err(Into::into).boxed_unsync())))
     }
 
     /// True if this node issues certificates to nodes.
     #[must_use]
     pub fn issues(&self) -> bool {
-        self.0.seams.issuing.is_some()
+        self.0.dependencies.issuing.is_some()
     }
 
     /// Uses the files of the CA as they change, for as long as it is polled. It ends where this node has none.
     pub async fn follow_authority(&self) {
-        if let Some(issuing) = &self.0.seams.issuing {
+        if let Some(issuing) = &self.0.dependencies.issuing {
             issuing.follow().await;
         }
     }
@@ -246,7 +250,7 @@ impl ApiRouter {
     /// Digest of the CAs and keys of gossip that this node is to have ([`Identity::trust`](berth_peer::Identity::trust)), and the leader that
     /// says so; none of it: this node, which has the CA. `None`: nobody says.
     pub async fn trust(&self) -> Option<(String, Option<WorkerId>)> {
-        if let Some(issuing) = &self.0.seams.issuing {
+        if let Some(issuing) = &self.0.dependencies.issuing {
             return Some((issuing.authority().trust(), None));
         }
         self.trust_of_leader().await.map(|(trust, leader)| (trust, Some(leader)))
@@ -297,11 +301,11 @@ impl ApiRouter {
         };
         let revocations = inner.relay.as_ref().map(|relay| relay.peers.identity().revocations());
         Certifier {
-            issuing: inner.seams.issuing.clone(),
+            issuing: inner.dependencies.issuing.clone(),
             handle,
-            members: (inner.seams.members)(),
+            members: (inner.dependencies.members)(),
             revocations: revocations.unwrap_or_default(),
-            audit: inner.seams.audit.clone(),
+            audit: inner.dependencies.audit.clone(),
         }
     }
 
@@ -313,7 +317,7 @@ impl ApiRouter {
 
     /// Samples figures for the history, for as long as it is polled.
     pub(super) async fn record(self) {
-        let mut ticks = tokio::time::interval(recorder::EVERY);
+        let mut ticks = tokio::time::interval(recorder::SAMPLE_INTERVAL);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             ticks.tick().await;
@@ -355,8 +359,8 @@ impl ApiRouter {
         let over = self.0.stop.child_token();
         let peer_queries = PeerQueries(self.0.relay.as_ref().map(|relay| relay.peers.clone()));
         let gateways = (Arc::clone(&self.0.sampler), Arc::clone(&self.0.recorder), peer_queries);
-        let beside = self.0.seams.beside.as_ref().map(|beside| beside(handle.clone()));
-        let service = Arc::new(Service::new(handle, self.0.seams.clone(), gateways, over.clone()));
+        let beside = self.0.dependencies.beside.as_ref().map(|beside| beside(handle.clone()));
+        let service = Arc::new(Service::new(handle, self.0.dependencies.clone(), gateways, over.clone()));
         let mut router = rest::router(service);
         if let Some(beside) = beside {
             // Its paths come first; the fallback of the API answers the rest.

@@ -24,7 +24,7 @@ const PATIENCE: Patience = Patience { first: Duration::from_secs(15), idle: Dura
 const DRAIN: Duration = Duration::from_secs(5);
 
 /// Time a client may leave sent data unread (Linux). Allows for a watch that is piped into a pager.
-const UNREAD: Duration = Duration::from_secs(60);
+const UNREAD_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Serves the control API on `listener`, with TLS if there is some (nobody follows its files here), until `shutdown`, then lets requests in flight finish.
 ///
@@ -66,7 +66,7 @@ pub async fn serve(
         };
         // Reaps those that have ended, so that the set holds only the living.
         while connections.try_join_next().is_some() {}
-        prepare(&stream, UNREAD);
+        prepare(&stream, UNREAD_TIMEOUT);
         let (router, greeter, finish) = (router.clone(), port.greeter(), finish.clone());
         connections.spawn(async move {
             // At shutdown, who has not asked yet is not waited for.

@@ -29,7 +29,7 @@ pub(crate) use declare::{ALIAS, CheckedDocuments, DEPLOYMENT, Delete, Expect, FU
 pub(crate) use tell::ListPage;
 
 use super::{
-    Seams, error::ApiError, peer_queries::PeerQueries, query::nearest, recorder::Recorder, top::Sampler,
+    ApiDependencies, error::ApiError, peer_queries::PeerQueries, query::nearest, recorder::Recorder, top::Sampler,
     watch::WatchPlaces,
 };
 use crate::{
@@ -48,7 +48,7 @@ pub(crate) const SMALL_BODIES: usize = 32;
 /// left to other addresses.
 pub(crate) const WEBHOOKS: usize = 32;
 
-/// Operations of the control API.
+/// Operations of the control API, which the handlers of REST call and the dashboard shares. One per term.
 pub(crate) struct Service {
     pub(super) handle: Handle,
     /// Recent activity of this node's gateway.
@@ -78,7 +78,7 @@ pub(crate) struct Service {
 impl Service {
     pub(super) fn new(
         handle: Handle,
-        seams: Seams,
+        dependencies: ApiDependencies,
         (sampler, recorder, peer_queries): (Arc<Sampler>, Arc<Recorder>, PeerQueries),
         shutdown: CancellationToken,
     ) -> Self {
@@ -87,16 +87,16 @@ impl Service {
             sampler,
             recorder,
             peer_queries,
-            rules: seams.rules,
-            metrics: seams.metrics,
-            trial: seams.trial,
-            logs: seams.logs,
-            version: seams.version,
-            access: seams.access,
-            audit: seams.audit,
-            members: seams.members,
-            leader: seams.leader,
-            issuing: seams.issuing,
+            rules: dependencies.rules,
+            metrics: dependencies.metrics,
+            trial: dependencies.trial,
+            logs: dependencies.logs,
+            version: dependencies.version,
+            access: dependencies.access,
+            audit: dependencies.audit,
+            members: dependencies.members,
+            leader: dependencies.leader,
+            issuing: dependencies.issuing,
             bodies: Arc::new(Semaphore::new(BODIES)),
             small_bodies: Arc::new(Semaphore::new(SMALL_BODIES)),
             watches: WatchPlaces::default(),

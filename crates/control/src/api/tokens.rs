@@ -18,10 +18,10 @@ use super::peer_queries;
 use crate::{Handle, handle::Error, leadership::LeadershipView};
 
 /// Interval at which a node asks the leader: a revocation takes effect within it and the time of one answer.
-const EVERY: Duration = Duration::from_secs(1);
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Longest that a watch is trusted without looking anew: a watch that has silently ended would keep revoked tokens alive.
-const TRUSTED: Duration = Duration::from_secs(30);
+const MAX_WATCH_AGE: Duration = Duration::from_secs(30);
 
 /// Follows the tokens of whoever leads, for as long as it is polled.
 pub(super) async fn follow(
@@ -46,7 +46,7 @@ pub(super) async fn follow(
                     access.forget_revision();
                 }
                 tokio::select! {
-                    () = of_store(&access, &handle, first) => sleep(EVERY).await,
+                    () = of_store(&access, &handle, first) => sleep(POLL_INTERVAL).await,
                     // Nobody tells a process that is alone: it leads for good.
                     Ok(()) = leadership.changed() => {}
                 }
@@ -58,7 +58,7 @@ pub(super) async fn follow(
                         Err(why) => tracing::debug!(event = "tokens_unread", %leader, why),
                     }
                 }
-                sleep(EVERY).await;
+                sleep(POLL_INTERVAL).await;
             }
         }
     }
@@ -79,7 +79,7 @@ async fn learn_and_watch(access: &Access, handle: &Handle, first: Option<&Path>)
     }
     access.learn(&snapshot);
     let mut changes = handle.watch_tokens(snapshot.revision).await?;
-    while let Ok(Some(commit)) = tokio::time::timeout(TRUSTED, changes.next()).await {
+    while let Ok(Some(commit)) = tokio::time::timeout(MAX_WATCH_AGE, changes.next()).await {
         if !commit?.changes.is_empty() {
             access.learn(&handle.tokens().await?);
         }

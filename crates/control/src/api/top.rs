@@ -29,13 +29,13 @@ pub type TopSource = Arc<dyn Fn(&mut dyn FnMut(ModelCounters)) + Send + Sync>;
 /// One model's counters, all of them since the start of the process.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct ModelCounters {
-    /// Name of the deployment.
+    /// Name of the deployment, `NAMESPACE/NAME` outside of the default namespace.
     pub deployment: String,
     /// Requests in flight or parked now.
     pub in_flight: u64,
     /// Requests that were answered, failed ones included.
     pub requests: u64,
-    /// Number of failed requests.
+    /// Requests that ended with an error of any kind, the caller's included.
     pub failures: u64,
     /// Requests that found nothing ready.
     pub misses: u64,

@@ -8,7 +8,7 @@
 
 use std::{net::IpAddr, sync::Arc, time::Duration};
 
-use berth_peer::port::{AddressLimit, AddressPlace};
+use berth_peer::port::{AddressLimit, AddressPlace, HolderLimit, HolderPlace};
 use berth_spec::{Class, Namespace};
 use berth_wire::api::{Bookmark, EventWatch, WatchEvent};
 use futures::{Stream, StreamExt, stream};
@@ -37,42 +37,67 @@ const WATCHES: usize = 2_048;
 /// Watches at once of one address, which leaves the others as many.
 const OF_ADDRESS: usize = WATCHES / 2;
 
-/// Places for watches.
+/// Watches at once of one principal, wherever it asks from: room for its dashboards and for a fleet of commands that wait, and one who
+/// reads alone leaves most to the others.
+const OF_PRINCIPAL: usize = WATCHES / 8;
+
+/// The bounds on open watches: [`WATCHES`] in all, [`OF_ADDRESS`] of one address, [`OF_PRINCIPAL`] of one principal.
 pub(super) struct WatchPlaces {
     all: Arc<Semaphore>,
     addresses: Arc<AddressLimit>,
+    principals: Arc<HolderLimit<Arc<str>>>,
 }
 
 /// The place of one watch. Counts until it is dropped.
 #[derive(Debug)]
 struct WatchPlace {
+    _of_principal: Option<HolderPlace<Arc<str>>>,
     _of_address: Option<AddressPlace>,
     _of_all: OwnedSemaphorePermit,
 }
 
+/// Reader of a watch.
+#[derive(Debug, Default)]
+pub(crate) struct WatchReader {
+    /// `None`: its connection has gone.
+    pub(crate) address: Option<IpAddr>,
+    /// Name of the principal; `None`: no token is asked for.
+    pub(crate) principal: Option<Arc<str>>,
+}
+
 impl Default for WatchPlaces {
     fn default() -> Self {
-        Self { all: Arc::new(Semaphore::new(WATCHES)), addresses: AddressLimit::new(OF_ADDRESS) }
+        Self {
+            all: Arc::new(Semaphore::new(WATCHES)),
+            addresses: AddressLimit::new(OF_ADDRESS),
+            principals: HolderLimit::new(OF_PRINCIPAL),
+        }
     }
 }
 
 impl WatchPlaces {
-    /// A place for a watch of a client; `None`: its address is not known.
-    fn take(&self, client: Option<IpAddr>) -> Result<WatchPlace, ApiError> {
+    fn take(&self, reader: &WatchReader) -> Result<WatchPlace, ApiError> {
         let full = |message: String| {
             let class = Class::Waiting { retry_in: Duration::from_secs(10) };
             ApiError::new(class, format!("{message}: end one, or try again later"))
         };
         let of_all = Arc::clone(&self.all).try_acquire_owned();
         let of_all = of_all.map_err(|_| full(format!("{WATCHES} watches are open")))?;
-        let of_address = match client {
+        let of_address = match reader.address {
             None => None,
             Some(address) => {
                 let place = self.addresses.place(address);
                 Some(place.ok_or_else(|| full(format!("{OF_ADDRESS} watches of your address are open")))?)
             }
         };
-        Ok(WatchPlace { _of_address: of_address, _of_all: of_all })
+        let of_principal = match &reader.principal {
+            None => None,
+            Some(principal) => {
+                let place = self.principals.of(Arc::clone(principal));
+                Some(place.ok_or_else(|| full(format!("{OF_PRINCIPAL} watches of {principal} are open")))?)
+            }
+        };
+        Ok(WatchPlace { _of_principal: of_principal, _of_address: of_address, _of_all: of_all })
     }
 }
 
@@ -160,9 +185,9 @@ impl Service {
     pub(crate) async fn watch(
         &self,
         watch: DeploymentWatch,
-        client: Option<IpAddr>,
+        reader: &WatchReader,
     ) -> Result<impl Stream<Item = WatchEvent> + Send + use<>, ApiError> {
-        let place = self.watches.take(client)?;
+        let place = self.watches.take(reader)?;
         let request = WatchRequest {
             from: watch.from,
             namespace: watch.namespace,
@@ -183,9 +208,9 @@ impl Service {
     pub(crate) fn watch_events(
         self: &Arc<Self>,
         filter: EventFilter,
-        client: Option<IpAddr>,
+        reader: &WatchReader,
     ) -> Result<impl Stream<Item = EventWatch> + Send + use<>, ApiError> {
-        let place = self.watches.take(client)?;
+        let place = self.watches.take(reader)?;
         let mut ticks = interval(EVENTS_EVERY);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let looking = Some((Arc::clone(self), filter, ticks, place));
@@ -210,18 +235,44 @@ impl Service {
 mod tests {
     use super::*;
 
+    fn reader(address: &str, principal: Option<&str>) -> WatchReader {
+        WatchReader { address: address.parse().ok(), principal: principal.map(Arc::from) }
+    }
+
+    /// The message of a refusal.
+    fn refused(places: &WatchPlaces, reader: &WatchReader) -> String {
+        let refused = places.take(reader).expect_err("it has its share").info();
+        assert_eq!((refused.code, refused.reason.as_str()), (503, "Unavailable"));
+        refused.message
+    }
+
     #[test]
     fn one_address_leaves_watches_to_others() {
-        let [one, other] = ["10.1.2.3", "10.1.0.1"].map(|text| text.parse::<IpAddr>().ok());
+        let [one, other] = ["10.1.2.3", "10.1.0.1"].map(|address| reader(address, None));
         let places = WatchPlaces::default();
-        let mut held: Vec<_> = (0..OF_ADDRESS).map(|_| places.take(one).expect("room")).collect();
-        let refused = places.take(one).expect_err("it has its share").info();
-        assert_eq!((refused.code, refused.reason.as_str()), (503, "Unavailable"));
-        assert!(refused.message.contains("1024 watches of your address are open: end one"), "{}", refused.message);
-        held.extend((0..OF_ADDRESS).map(|_| places.take(other).expect("room of its own")));
-        let refused = places.take(None).expect_err("all places are taken").info();
-        assert!(refused.message.contains("2048 watches are open"), "{}", refused.message);
+        let mut held: Vec<_> = (0..OF_ADDRESS).map(|_| places.take(&one).expect("room")).collect();
+        let message = refused(&places, &one);
+        assert!(message.contains("1024 watches of your address are open: end one"), "{message}");
+        held.extend((0..OF_ADDRESS).map(|_| places.take(&other).expect("room of its own")));
+        let message = refused(&places, &WatchReader::default());
+        assert!(message.contains("2048 watches are open"), "{message}");
         drop(held.remove(0));
-        places.take(one).expect("one has ended");
+        places.take(&one).expect("one has ended");
+    }
+
+    #[test]
+    fn one_principal_leaves_watches_to_others_of_its_address() {
+        let places = WatchPlaces::default();
+        let [here, there] = ["10.1.2.3", "10.1.0.1"].map(|address| reader(address, Some("token:viewer")));
+        let mut held: Vec<_> = (0..OF_PRINCIPAL).map(|_| places.take(&here).expect("room")).collect();
+        for reader in [&here, &there] {
+            let message = refused(&places, reader);
+            assert!(message.contains("256 watches of token:viewer are open: end one"), "{message}");
+        }
+        held.push(places.take(&reader("10.1.2.3", Some("token:admin"))).expect("room of its own"));
+        // Who was refused holds nothing.
+        assert_eq!(places.all.available_permits(), WATCHES - held.len());
+        drop(held.remove(0));
+        places.take(&there).expect("one has ended");
     }
 }

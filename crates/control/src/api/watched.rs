@@ -16,7 +16,7 @@ use futures::future::BoxFuture;
 use http_body::{Body as _, Frame, SizeHint};
 
 /// Interval at which the token is looked at: a node learns of revocations within a second or two.
-const EVERY: Duration = Duration::from_secs(2);
+const CHECK_INTERVAL: Duration = Duration::from_secs(2);
 
 /// A body, and the end of the right to it.
 struct RevocableBody {
@@ -35,7 +35,7 @@ pub(super) fn watched(response: Response, access: Arc<Access>, asker: Asker) -> 
 
 async fn lost(access: Arc<Access>, asker: Asker) {
     while access.still_knows(&asker) {
-        tokio::time::sleep(EVERY).await;
+        tokio::time::sleep(CHECK_INTERVAL).await;
     }
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use berth_plan::alias_route;
 use berth_spec::{Alias, DeploymentName, RouteChange, Time, event::Severity};
 
-use super::{Controller, Effect, To};
+use super::{Controller, Effect, RouteRecipients};
 use crate::store::Rev;
 
 /// A change of an alias in the store.
@@ -13,9 +13,9 @@ use crate::store::Rev;
 pub enum AliasChange {
     /// An alias that is new or changed.
     Set {
-        /// The alias.
+        /// The alias as it is now, whole.
         alias: Arc<Alias>,
-        /// Its resource version.
+        /// Rev of the commit that wrote it: its resource version.
         rev: Rev,
     },
     /// An alias that was deleted.
@@ -54,10 +54,10 @@ impl Controller {
         self.route_seq += 1;
         let readiness = self.readiness.clone();
         let change = RouteChange { seq: self.route_seq, base, set: Vec::new(), unset, aliases, readiness };
-        out.push(Effect::SendRoutes { to: To::All, change });
+        out.push(Effect::SendRoutes { to: RouteRecipients::All, change });
     }
 
-    /// The resource version of an alias.
+    /// The rev at which an alias was last written; `None`: it is not known.
     #[must_use]
     pub fn rev_of_alias(&self, name: &DeploymentName) -> Option<Rev> {
         self.alias_revs.get(name).copied()

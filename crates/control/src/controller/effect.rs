@@ -21,7 +21,7 @@ pub enum Effect {
     Commit(PlanCommit),
     /// Tell a worker what it should hold.
     SendAssignment {
-        /// The worker.
+        /// The worker, which is attached.
         worker: WorkerId,
         /// The difference to the last assignment sent.
         change: AssignmentChange,
@@ -30,15 +30,15 @@ pub enum Effect {
     },
     /// Tell gateways where things are.
     SendRoutes {
-        /// The receivers.
-        to: To,
+        /// The gateways that get it.
+        to: RouteRecipients,
         /// The difference to the last routes sent.
         change: RouteChange,
     },
     /// End a worker's connection: the members take it for dead, so what it seems to be connected by is not to be relied
     /// on. If it lives, it connects again.
     HangUp(WorkerId),
-    /// Tell people.
+    /// Keep this event for people: `berth get events` lists it.
     Emit(berth_spec::Event),
     /// Something differs from what is wanted that did not before.
     Drifted(Drift),
@@ -49,7 +49,7 @@ pub enum Effect {
     /// Remember what an artifact's replica takes.
     PersistMeasured(Digest, ByteSize),
     /// Tell those who watch that something about these changed.
-    Touched(Vec<(DeploymentName, Touch)>),
+    DeploymentsChanged(Vec<(DeploymentName, ChangeKind)>),
     /// Tell those who wait whether everything that should be resident is.
     Readiness(Readiness),
     /// Everything that was stored up to here has been taken in.
@@ -58,9 +58,9 @@ pub enum Effect {
     InForce(Rev),
     /// All that a declaration wants is ready, this long after it was declared.
     BecameReady {
-        /// The deployment.
+        /// Name of the declared deployment.
         deployment: DeploymentName,
-        /// The time that the plan took.
+        /// Time from the declaration to the last ready replica.
         took: Duration,
     },
     /// A plan was made and taken over: for metrics.
@@ -80,10 +80,10 @@ pub struct PlanCommit {
     pub reconstructible: bool,
 }
 
-/// The gateways.
+/// The gateways that get a change of routes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum To {
-    /// Every one that is connected.
+pub enum RouteRecipients {
+    /// Every gateway that is connected.
     All,
     /// This one.
     One(GatewayId),
@@ -91,7 +91,7 @@ pub enum To {
 
 /// A change of a deployment, as watchers see it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Touch {
+pub enum ChangeKind {
     /// A new deployment.
     Added,
     /// A changed declaration or status.
@@ -103,20 +103,20 @@ pub enum Touch {
 /// An instruction to a worker about one replica, as the difference of two assignments implies it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Command {
-    /// The instruction.
+    /// The change that the assignment makes to the replica.
     pub kind: CommandKind,
-    /// With which revision.
+    /// Revision of the replica that is loaded or unloaded.
     pub revision: RevisionId,
 }
 
 /// An instruction about a replica.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum CommandKind {
-    /// Load it.
+    /// Load a revision of a deployment that the worker has no other of.
     Load,
     /// Load it beside, then instead of, another revision of the same deployment.
     Reload,
-    /// Drain and unload it.
+    /// Let requests in flight end, and free the memory.
     Unload,
 }
 
@@ -132,17 +132,17 @@ impl CommandKind {
     }
 }
 
-/// The size of a plan's result.
+/// The amount of work and of change in one plan, for metrics.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct PlanSize {
     /// Deployments that were planned for; `None`: all.
     pub considered: Option<usize>,
-    /// Records that changed.
+    /// Records that are written or deleted.
     pub records: usize,
     /// Replicas that left to make room.
     pub evictions: usize,
     /// Time since the last use of each of them.
     pub ages: Vec<Duration>,
-    /// Routes that changed.
+    /// Routes that are set or withdrawn.
     pub routes: usize,
 }

@@ -18,21 +18,21 @@ pub enum Event {
     Changed {
         /// The rev up to which everything has been told now.
         rev: Rev,
-        /// Changes in order.
+        /// Changes in the order of their commits.
         changes: Vec<Declared>,
     },
     /// The store took changes of aliases. They come before the [`Event::Changed`] of the same commit.
     Aliases(Vec<AliasChange>),
     /// The store took a word on a worker.
     Cordon {
-        /// Name of the worker.
+        /// Name of the worker, attached or not.
         worker: WorkerId,
-        /// Cordon set by operators.
+        /// Cordon that is in force from now on.
         cordon: Cordon,
     },
     /// The store took what the registry says of a worker.
     Terms {
-        /// Name of the worker.
+        /// Name of the worker, attached or not.
         worker: WorkerId,
         /// New terms; `None` if the registry no longer lists the worker.
         terms: Option<Arc<WorkerTerms>>,
@@ -43,7 +43,7 @@ pub enum Event {
     TypeRules(TypeRules),
     /// The members think this of a node's health. Not told where there are no members but this process.
     Member {
-        /// Name of the node.
+        /// Name of the node, which may have no worker.
         worker: WorkerId,
         /// Health as membership sees it.
         health: Health,
@@ -52,26 +52,26 @@ pub enum Event {
     WorkerAttached(WorkerInfo),
     /// A worker's connection is gone.
     WorkerDetached(WorkerId),
-    /// Report of a worker.
+    /// A worker said what it holds, or what changed of that.
     Reported(InventoryChange),
     /// A gateway was connected: it wants every route.
     GatewayAttached {
-        /// Connection of the gateway.
+        /// Number of the connection: a gateway that connects again gets another.
         id: GatewayId,
         /// The node that it is on.
         node: WorkerId,
-        /// The region that it is in.
+        /// The region that it is in, for the choice among replicas; `None` without regions.
         region: Option<String>,
     },
     /// A gateway's connection is gone.
     GatewayDetached(GatewayId),
-    /// Message of a gateway.
+    /// A gateway on this connection reports demand or results.
     Gateway(GatewayId, GatewayEvent),
     /// Somebody wants a deployment loaded, without a request for it.
     Wanted {
-        /// Name of the deployment.
+        /// Name of the deployment, which may have been deleted meanwhile.
         deployment: DeploymentName,
-        /// When it counts as used.
+        /// Time at which it counts as used, for the choice of what leaves when room is short.
         last_used: Time,
     },
     /// The store took what [`Effect::Commit`](super::Effect::Commit) asked for, all of it.
@@ -82,10 +82,10 @@ pub enum Event {
     Tick,
 }
 
-/// A change of a deployment.
+/// A change of a deployment in the store.
 #[derive(Debug, Clone)]
 pub enum Declared {
-    /// Declared or changed.
+    /// Declared, changed, or marked for deletion: the deployment as it is now.
     Set(Arc<Deployment>),
     /// Removed from the store.
     Gone(DeploymentName),

@@ -8,8 +8,8 @@ use super::Controller;
 
 /// A worker that a source names and that has not come.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Expected {
-    /// Name of the worker.
+pub struct ExpectedWorker {
+    /// Name of the worker, as the source writes it.
     pub id: WorkerId,
     /// Settings that the source gives it.
     pub terms: Arc<WorkerTerms>,
@@ -39,11 +39,11 @@ impl NamedSince {
 impl Controller {
     /// Workers that sources name and that have not said to this controller what they are, by name.
     #[must_use]
-    pub fn expected(&self) -> Vec<Expected> {
+    pub fn expected(&self) -> Vec<ExpectedWorker> {
         let has_come = |id: &WorkerId| self.world.worker(id).is_some_and(|tracked| tracked.info.is_some());
         let missing = self.world.all_terms().iter().filter(|(id, _)| !has_come(id));
         let expected = missing.filter_map(|(id, terms)| {
-            Some(Expected { id: id.clone(), terms: Arc::clone(terms), since: *self.named_since.0.get(id)? })
+            Some(ExpectedWorker { id: id.clone(), terms: Arc::clone(terms), since: *self.named_since.0.get(id)? })
         });
         expected.collect()
     }

@@ -11,9 +11,9 @@ use berth_spec::{RevisionId, Time, traffic::RevisionOutcomes};
 const WINDOW: Duration = Duration::from_secs(60);
 
 /// The most revisions that are remembered, about a megabyte. Those that had no requests for longest are forgotten first.
-const MOST: usize = 4_096;
+const MAX_REVISIONS: usize = 4_096;
 
-/// Outcomes by revision.
+/// Results of requests by revision, of the last one to two windows, summed over gateways. At most [`MAX_REVISIONS`] revisions.
 #[derive(Debug, Default)]
 pub(crate) struct OutcomeTable {
     by_revision: BTreeMap<RevisionId, Window>,
@@ -62,7 +62,7 @@ impl OutcomeTable {
     }
 
     fn make_room(&mut self) {
-        if self.by_revision.len() < MOST {
+        if self.by_revision.len() < MAX_REVISIONS {
             return;
         }
         if let Some((_, oldest)) = self.by_last.pop_first() {
@@ -113,12 +113,12 @@ mod tests {
     #[test]
     fn the_table_is_bounded() {
         let mut table = OutcomeTable::default();
-        for number in 0..MOST + 10 {
+        for number in 0..MAX_REVISIONS + 10 {
             table.add(vec![report(&number.to_string(), 1)], at(number as u64));
         }
-        table.add(vec![report("10", 1)], at(MOST as u64 + 10));
-        table.add(vec![report("new", 1)], at(MOST as u64 + 11));
-        assert_eq!((table.by_revision.len(), table.by_last.len()), (MOST, MOST));
+        table.add(vec![report("10", 1)], at(MAX_REVISIONS as u64 + 10));
+        table.add(vec![report("new", 1)], at(MAX_REVISIONS as u64 + 11));
+        assert_eq!((table.by_revision.len(), table.by_last.len()), (MAX_REVISIONS, MAX_REVISIONS));
         assert!(table.get(&report("11", 1).revision).is_none(), "of those that are left, it was silent for longest");
         assert!(table.get(&report("9", 1).revision).is_none() && table.get(&report("10", 1).revision).is_some());
     }

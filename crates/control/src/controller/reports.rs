@@ -9,12 +9,12 @@ use berth_spec::{
     event::Severity,
 };
 
-use super::{Attached, Controller, Declared, Effect, Phase, Touch, event};
+use super::{Attached, ChangeKind, Controller, Declared, Effect, Phase, event};
 use crate::store::Rev;
 
 impl Controller {
     pub(super) fn changed(&mut self, rev: Rev, changes: Vec<Declared>, now: Time, out: &mut Vec<Effect>) {
-        let mut touched = Vec::with_capacity(changes.len());
+        let mut deployment_changes = Vec::with_capacity(changes.len());
         let mut disables = false;
         for change in changes {
             match change {
@@ -32,24 +32,25 @@ impl Controller {
                     if moved {
                         out.extend(self.endpoint_taken(&name, now));
                     }
-                    touched.push((name, if known.is_none() { Touch::Added } else { Touch::Modified }));
+                    deployment_changes
+                        .push((name, if known.is_none() { ChangeKind::Added } else { ChangeKind::Modified }));
                 }
                 Declared::Gone(name) => {
                     self.stopwatch.forget(&name);
                     self.world.remove_deployment(&name);
-                    touched.push((name, Touch::Deleted));
+                    deployment_changes.push((name, ChangeKind::Deleted));
                 }
             }
         }
-        let routes_as_told = touched.is_empty() && self.in_force == self.seen;
+        let routes_as_told = deployment_changes.is_empty() && self.in_force == self.seen;
         self.seen = rev;
-        if !touched.is_empty() {
+        if !deployment_changes.is_empty() {
             if disables {
                 self.due.hurry(now);
             } else {
                 self.due.change(now);
             }
-            out.push(Effect::Touched(touched));
+            out.push(Effect::DeploymentsChanged(deployment_changes));
         }
         out.push(Effect::Seen(rev));
         if routes_as_told {
@@ -85,7 +86,7 @@ impl Controller {
     pub(super) fn worker_attached(&mut self, info: WorkerInfo, now: Time, out: &mut Vec<Effect>) {
         let id = info.id.clone();
         self.world.set_worker(info);
-        self.unreported.heard(&id);
+        self.unreported.reported(&id);
         if self.world.worker(&id).is_some_and(|tracked| tracked.unlisted) {
             let message = format!("{id} joined, is not named by the registry, and gets no models");
             out.push(Effect::Emit(event::worker(&id, Severity::Warning, "WorkerUnlisted", message, now)));
@@ -161,7 +162,7 @@ impl Controller {
         } else if let Some(attached) = self.workers.get_mut(&change.worker)
             && (change.whole || attached.reported)
         {
-            self.words.insert(change.worker.clone(), now);
+            self.last_reports.insert(change.worker.clone(), now);
             let first = !std::mem::replace(&mut attached.reported, true);
             let asks = change.whole && change.seen == Generation(0) && attached.greeted;
             if asks && !first {
@@ -182,11 +183,13 @@ impl Controller {
         out.extend(observed.events.into_iter().map(Effect::Emit));
         // Also those that only moved on, e.g. bytes fetched: nothing to decide, but somebody may be watching.
         let names: BTreeSet<&DeploymentName> =
-            change.replicas.iter().map(|(revision, _)| revision.deployment()).chain(&observed.touched).collect();
+            change.replicas.iter().map(|(revision, _)| revision.deployment()).chain(&observed.changed).collect();
         if !names.is_empty() {
-            out.push(Effect::Touched(names.into_iter().map(|name| (name.clone(), Touch::Modified)).collect()));
+            out.push(Effect::DeploymentsChanged(
+                names.into_iter().map(|name| (name.clone(), ChangeKind::Modified)).collect(),
+            ));
         }
-        if !observed.touched.is_empty() {
+        if !observed.changed.is_empty() {
             self.due.hurry(now);
         }
     }

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use berth_plan::{Planned, Scope};
 use berth_spec::{AssignmentChange, DeploymentName, GatewayId, RevisionId, RouteChange, Time, WorkerId};
 
-use super::{Attached, Command, CommandKind, Controller, Effect, InFlight, PlanSize, To, Touch};
+use super::{Attached, ChangeKind, Command, CommandKind, Controller, Effect, InFlight, PlanSize, RouteRecipients};
 use crate::store::Rev;
 
 impl Controller {
@@ -23,10 +23,10 @@ impl Controller {
             .keys()
             .chain(planned.routes.iter().map(|route| &route.deployment))
             .chain(&planned.withdrawn);
-        let mut touched: Vec<_> = names.map(|name| (name.clone(), Touch::Modified)).collect();
+        let mut deployment_changes: Vec<_> = names.map(|name| (name.clone(), ChangeKind::Modified)).collect();
         for name in &planned.gone {
             self.stopwatch.forget(name);
-            touched.push((name.clone(), Touch::Deleted));
+            deployment_changes.push((name.clone(), ChangeKind::Deleted));
         }
         out.push(Effect::Planned(PlanSize {
             considered: match &scope {
@@ -67,7 +67,7 @@ impl Controller {
             let base = Some(self.route_seq);
             self.route_seq += 1;
             let change = RouteChange { seq: self.route_seq, base, set: routes, unset, aliases: Vec::new(), readiness };
-            out.push(Effect::SendRoutes { to: To::All, change });
+            out.push(Effect::SendRoutes { to: RouteRecipients::All, change });
         }
         self.release_wanted(&scope, now);
         for gateway in std::mem::take(&mut self.unwelcomed) {
@@ -78,8 +78,8 @@ impl Controller {
         out.extend(events.into_iter().map(Effect::Emit));
         // A replica that became ready makes its deployment available once the plan has switched to it.
         out.extend(self.stopwatch.stop(&self.world, &scope, now));
-        if !touched.is_empty() {
-            out.push(Effect::Touched(touched));
+        if !deployment_changes.is_empty() {
+            out.push(Effect::DeploymentsChanged(deployment_changes));
         }
         if let Some(at) = wake_at {
             self.due.at(at.max(now));
@@ -125,7 +125,7 @@ impl Controller {
     /// Sends a gateway every route.
     fn welcome(&self, id: GatewayId, now: Time, out: &mut Vec<Effect>) {
         let change = self.whole_routes(now);
-        out.push(Effect::SendRoutes { to: To::One(id), change });
+        out.push(Effect::SendRoutes { to: RouteRecipients::One(id), change });
     }
 
     /// Every route as things are.

@@ -26,7 +26,7 @@ pub(super) struct UnreportedWorkers {
 
 /// A worker that is gone, and has not said to this controller what it is.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Absent {
+pub struct AbsentWorker {
     /// Name of the worker.
     pub id: WorkerId,
     /// Deployments that it held when this controller began.
@@ -45,7 +45,7 @@ impl UnreportedWorkers {
     }
 
     /// Removes a worker that reports for itself.
-    pub(super) fn heard(&mut self, worker: &WorkerId) {
+    pub(super) fn reported(&mut self, worker: &WorkerId) {
         self.held.remove(worker);
         self.given_up.remove(worker);
     }
@@ -65,12 +65,13 @@ impl Controller {
     /// Workers that are gone and have not said to this controller what they are, by name. Whom the registry does not let in
     /// is not among them once nothing is counted there: nobody expects it back.
     #[must_use]
-    pub fn absent(&self, now: Time) -> Vec<Absent> {
+    pub fn absent(&self, now: Time) -> Vec<AbsentWorker> {
         let UnreportedWorkers { held, given_up } = &self.unreported;
         let is_there = |id: &WorkerId| self.members.get(id).is_some_and(|health| health.is_there());
         let overdue = held.keys().filter(|id| self.world.is_overdue(id, now) && !is_there(id));
         let all: BTreeSet<&WorkerId> = given_up.iter().chain(overdue).collect();
-        let absent = |id: &&WorkerId| Absent { id: (*id).clone(), held: held.get(*id).cloned().unwrap_or_default() };
+        let absent =
+            |id: &&WorkerId| AbsentWorker { id: (*id).clone(), held: held.get(*id).cloned().unwrap_or_default() };
         all.iter().filter(|id| self.is_expected(id)).map(absent).collect()
     }
 

@@ -1,10 +1,10 @@
 //! Deployments that somebody wants loaded without a request: a demand of one, until they are ready or cannot be. Loads that
-//! requests wait for go first. A load that has failed and is tried again later ends the wish: its worker goes on, and models
+//! requests wait for go first. A load that has failed and is tried again later ends the demand: its worker goes on, and models
 //! of higher priority may have its room.
 
 use std::{collections::BTreeMap, time::Duration};
 
-use berth_plan::{Scope, report, world::WISHES};
+use berth_plan::{Scope, report, world::EXPLICIT_LOADS};
 use berth_spec::{
     Demand, DeploymentName, Residency, Time,
     status::{Phase, ReplicaStatus, Status},
@@ -15,11 +15,11 @@ use super::Controller;
 /// The time after which nobody waits any more: the longest that a caller of ModelMesh's API does.
 const AT_MOST: Duration = Duration::from_secs(600);
 
-/// The deployments that are wanted so, with the end of the wish.
+/// The deployments that are wanted so, with the end of their demand.
 #[derive(Debug, Default)]
 pub(super) struct Wanted {
     until: BTreeMap<DeploymentName, Time>,
-    /// No wish ends before.
+    /// No demand ends before.
     first_end: Time,
 }
 
@@ -68,7 +68,7 @@ impl Controller {
 
     fn say_wanted(&mut self, name: &DeploymentName, waiting: u32, last_used: Time, now: Time) {
         let demand = Demand { deployment: name.clone(), waiting, in_flight: 0, last_used, requests: 0 };
-        self.world.demand(WISHES, &demand, now);
+        self.world.demand(EXPLICIT_LOADS, &demand, now);
     }
 }
 

@@ -29,7 +29,7 @@ use crate::{
 pub(crate) const AUDIT_EVERY: Duration = Duration::from_secs(600);
 
 /// Keys named in a warning; the rest are counted.
-const NAMED: usize = 10;
+const MAX_NAMED_KEYS: usize = 10;
 
 /// Time of the next audit, and the running one.
 pub(super) struct Audit {
@@ -37,7 +37,7 @@ pub(super) struct Audit {
     reading: Option<BoxFuture<'static, Result<MissedChanges, StoreError>>>,
 }
 
-/// Changes that the watch missed.
+/// The differences between the store and the brain, which a watch should have told.
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct MissedChanges {
     /// Deployments, with the rev by which the brain went.
@@ -116,7 +116,7 @@ impl Driver {
         tracing::warn!(
             event = "store_watch_incomplete",
             keys = keys.len(),
-            first = keys[..keys.len().min(NAMED)].join(", "),
+            first = keys[..keys.len().min(MAX_NAMED_KEYS)].join(", "),
             "the store did not tell of changes: reading it again; if this comes back, upgrade etcd"
         );
         self.watch = None;

@@ -20,7 +20,7 @@ use tokio::sync::{
 };
 
 use crate::{
-    controller::To,
+    controller::RouteRecipients,
     handle::{Error, GatewayEnds, WorkerEnds},
     mailbox::{Join, Mailbox, Posted},
     store::Rev,
@@ -44,14 +44,14 @@ const UNAPPLIED: usize = 64;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct ConnectionId(u64);
 
-/// Event of a connection.
+/// Event of a worker's or gateway's connection: there is room for a change, a message came, or it is gone.
 pub(super) enum ConnectionEvent {
     WorkerRoom(WorkerId, ConnectionId, OwnedPermit<FromController>),
-    WorkerSpoke(ConnectionId, InventoryChange),
+    WorkerReport(ConnectionId, InventoryChange),
     CredentialsRoom(WorkerId, ConnectionId, OwnedPermit<FromController>),
     WorkerGone(WorkerId, ConnectionId),
     GatewayRoom(GatewayId, OwnedPermit<RouteChange>),
-    GatewaySpoke(GatewayId, GatewayEvent),
+    GatewayEvent(GatewayId, GatewayEvent),
     GatewayGone(GatewayId),
 }
 
@@ -62,7 +62,7 @@ pub(super) struct Connections {
     latest: BTreeMap<WorkerId, ConnectionId>,
     gateways: BTreeMap<GatewayId, Gateway>,
     /// Messages of workers and gateways.
-    heard: SelectAll<BoxStream<'static, ConnectionEvent>>,
+    incoming: SelectAll<BoxStream<'static, ConnectionEvent>>,
     waits: FuturesUnordered<BoxFuture<'static, Option<ConnectionEvent>>>,
     /// Revs whose routes are on their way, the oldest first, each with what the gateways have to have applied for it.
     unapplied: VecDeque<(Rev, BTreeMap<GatewayId, u64>)>,
@@ -116,7 +116,7 @@ impl Connections {
             workers: BTreeMap::new(),
             latest: BTreeMap::new(),
             gateways: BTreeMap::new(),
-            heard: SelectAll::new(),
+            incoming: SelectAll::new(),
             waits: FuturesUnordered::new(),
             unapplied: VecDeque::new(),
             credentials: BTreeMap::new(),
@@ -162,16 +162,16 @@ impl Connections {
         let worker = Worker { connection, incarnation, mailbox, credentials, refused: None, _let_go: let_go };
         self.workers.insert(id.clone(), worker);
         self.latest.insert(id.clone(), connection);
-        let (speaking, speech) = mpsc::channel(REPORTS);
-        let heard = stream::unfold(speech, move |mut speech| async move {
-            let report = speech.recv().await?;
-            Some((ConnectionEvent::WorkerSpoke(connection, report), speech))
+        let (sender, reports) = mpsc::channel(REPORTS);
+        let incoming = stream::unfold(reports, move |mut reports| async move {
+            let report = reports.recv().await?;
+            Some((ConnectionEvent::WorkerReport(connection, report), reports))
         });
-        self.heard.push(heard.boxed());
+        self.incoming.push(incoming.boxed());
         if let Some(set) = self.credentials.get(&id).cloned() {
             self.give(&id, set);
         }
-        Ok((speaking, receiver))
+        Ok((sender, receiver))
     }
 
     /// True if the worker has not connected again since. Its last message before it leaves is also accepted.
@@ -192,14 +192,14 @@ impl Connections {
             }
             .boxed(),
         );
-        let (speaking, speech) = mpsc::channel(EVENTS);
-        let heard = stream::unfold(speech, move |mut speech| async move {
-            let event = speech.recv().await?;
-            Some((ConnectionEvent::GatewaySpoke(id, event), speech))
+        let (events_sender, events) = mpsc::channel(EVENTS);
+        let incoming = stream::unfold(events, move |mut events| async move {
+            let event = events.recv().await?;
+            Some((ConnectionEvent::GatewayEvent(id, event), events))
         });
-        self.heard.push(heard.boxed());
+        self.incoming.push(incoming.boxed());
         self.gateways.insert(id, Gateway { mailbox, seq: 0, welcomed: false, applied: None });
-        (id, (speaking, receiver))
+        (id, (events_sender, receiver))
     }
 
     pub(super) fn send_assignment(&mut self, worker: &WorkerId, change: AssignmentChange) {
@@ -231,11 +231,11 @@ impl Connections {
         }
     }
 
-    pub(super) fn send_routes(&mut self, to: To, change: RouteChange) {
+    pub(super) fn send_routes(&mut self, to: RouteRecipients, change: RouteChange) {
         match to {
             // Not copied: it may be every route.
-            To::One(id) => self.send_routes_to(id, change),
-            To::All => {
+            RouteRecipients::One(id) => self.send_routes_to(id, change),
+            RouteRecipients::All => {
                 let ids: Vec<GatewayId> = self.gateways.keys().copied().collect();
                 ids.into_iter().for_each(|id| self.send_routes_to(id, change.clone()));
             }
@@ -264,7 +264,7 @@ impl Connections {
     pub(super) async fn next(&mut self) -> Option<ConnectionEvent> {
         loop {
             tokio::select! {
-                Some(woke) = self.heard.next() => return Some(woke),
+                Some(woke) = self.incoming.next() => return Some(woke),
                 Some(waited) = self.waits.next() => {
                     if waited.is_some() {
                         return waited;
@@ -319,8 +319,8 @@ impl Connections {
 
     /// Everything up to `rev` is in the routes that were sent. Gives the rev that is in force now, if that moved.
     pub(super) fn routed(&mut self, rev: Rev) -> Option<Rev> {
-        let speaking = self.gateways.iter().filter(|(_, gateway)| gateway.applied.is_some());
-        let wanted = speaking.map(|(id, gateway)| (*id, gateway.seq)).collect();
+        let confirming = self.gateways.iter().filter(|(_, gateway)| gateway.applied.is_some());
+        let wanted = confirming.map(|(id, gateway)| (*id, gateway.seq)).collect();
         if self.unapplied.len() == UNAPPLIED {
             self.unapplied.pop_back();
         }

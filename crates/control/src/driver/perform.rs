@@ -46,9 +46,9 @@ impl Driver {
                 }
                 Effect::DriftCount(counted) => self.metrics.drifting(&counted),
                 Effect::PersistMeasured(digest, size) => self.background.measured(digest, size),
-                Effect::Touched(touched) => {
+                Effect::DeploymentsChanged(changes) => {
                     // Nobody may be watching.
-                    let _watchers = self.outputs.touched.send(touched.into()).unwrap_or(0);
+                    let _watchers = self.outputs.deployment_changes.send(changes.into()).unwrap_or(0);
                 }
                 Effect::Readiness(readiness) => {
                     self.outputs.readiness.send_replace(readiness);
@@ -156,19 +156,19 @@ impl Driver {
             ConnectionEvent::CredentialsRoom(id, connection, permit) => {
                 self.connections.credentials_room(&id, connection, permit);
             }
-            ConnectionEvent::WorkerSpoke(connection, report) => {
+            ConnectionEvent::WorkerReport(connection, report) => {
                 if self.connections.is_latest(&report.worker, connection) {
                     self.log_heartbeat(&report);
                     self.feed(Event::Reported(report));
                 }
             }
             ConnectionEvent::GatewayRoom(id, permit) => self.connections.gateway_room(id, permit),
-            ConnectionEvent::GatewaySpoke(id, GatewayEvent::Applied(seq)) => {
+            ConnectionEvent::GatewayEvent(id, GatewayEvent::Applied(seq)) => {
                 let settled = self.connections.applied(id, seq);
                 self.in_force(settled);
             }
             // It is given what one that has just come is given.
-            ConnectionEvent::GatewaySpoke(id, event) => self.feed(Event::Gateway(id, event)),
+            ConnectionEvent::GatewayEvent(id, event) => self.feed(Event::Gateway(id, event)),
             ConnectionEvent::GatewayGone(id) => {
                 self.feed(Event::GatewayDetached(id));
                 let settled = self.connections.gateway_gone(id);

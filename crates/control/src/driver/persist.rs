@@ -35,10 +35,10 @@ pub(super) struct Failing(u32);
 
 impl Failing {
     /// The first pause after a failure: short enough that plans go on soon, long enough to spare the store and the log.
-    const FIRST: Duration = Duration::from_millis(250);
+    const FIRST_PAUSE: Duration = Duration::from_millis(250);
 
     /// A full disk that was cleared is noticed within this.
-    const LONGEST: Duration = Duration::from_secs(5);
+    const MAX_PAUSE: Duration = Duration::from_secs(5);
 
     /// Counts a failure; a race that was lost is none.
     pub(super) fn count<T>(&mut self, result: &Result<T, StoreError>) {
@@ -48,7 +48,7 @@ impl Failing {
     fn pause(&self) -> Option<Duration> {
         match self.0 {
             0 => None,
-            failures => Some((Self::FIRST * 2_u32.saturating_pow(failures.min(10) - 1)).min(Self::LONGEST)),
+            failures => Some((Self::FIRST_PAUSE * 2_u32.saturating_pow(failures.min(10) - 1)).min(Self::MAX_PAUSE)),
         }
     }
 }

@@ -13,7 +13,7 @@ use super::Driver;
 use crate::handle::{WorkerState, WorkerView, view::Drain};
 
 /// Replicas of a draining worker listed one by one, of each kind.
-const NAMED: usize = 10;
+const MAX_NAMED_REPLICAS: usize = 10;
 
 impl Driver {
     /// Every worker that has said what it is, by name.
@@ -105,7 +105,7 @@ fn drain(tracked: &TrackedWorker, leaving: Leaving, world: &World) -> Drain {
     let blocked = leaving.blocked.into_iter().filter_map(|(name, why)| Some((of(&name)?, why)));
     Drain {
         left: leaving.left.saturating_add(leaving.draining),
-        waiting_for: coming.chain(finishing).take(NAMED).collect(),
-        blocked: blocked.take(NAMED).collect(),
+        waiting_for: coming.chain(finishing).take(MAX_NAMED_REPLICAS).collect(),
+        blocked: blocked.take(MAX_NAMED_REPLICAS).collect(),
     }
 }

@@ -43,9 +43,9 @@ pub(super) fn caller<T>(request: &Request<T>, role: &str, has: fn(Roles) -> bool
     )))
 }
 
-/// Reads the first word.
-pub(super) async fn first<W>(words: &mut Streaming<W>) -> Result<W, Status> {
-    let first = tokio::time::timeout(HELLO_WITHIN, words.message()).await;
+/// Reads the first message of a stream. DEADLINE_EXCEEDED if it is late, INVALID_ARGUMENT if there is none.
+pub(super) async fn first<W>(incoming: &mut Streaming<W>) -> Result<W, Status> {
+    let first = tokio::time::timeout(HELLO_WITHIN, incoming.message()).await;
     first.map_err(|_| Status::deadline_exceeded("the first message did not arrive in time"))??.ok_or_else(missing)
 }
 
@@ -59,10 +59,10 @@ pub(super) struct Acceptor {
     pub(super) peers: Option<Peers>,
 }
 
-/// Controller that a stream is attached to.
+/// The node behind a stream, and the controller and term that it was let in to.
 pub(super) struct Admitted {
     pub(super) handle: Handle,
-    /// The node that speaks.
+    /// The node that speaks, by its certificate.
     pub(super) node: WorkerId,
     pub(super) epoch: Epoch,
     pub(super) welcome: Welcome,
@@ -120,7 +120,8 @@ impl Acceptor {
         let Some((name, epoch)) = leader else {
             return Status::failed_precondition("this node does not lead and knows no leader");
         };
-        let peer = self.peers.as_ref().and_then(|peers| peers.leader(name)).map(|peer| peer.member().peer.to_string());
+        let peer =
+            self.peers.as_ref().and_then(|peers| peers.leader_peer(name)).map(|peer| peer.member().peer.to_string());
         let entries = [(LEADER, Some(name.to_string())), (EPOCH, Some(epoch.to_string())), (LEADER_PEER, peer)];
         for (key, value) in entries {
             if let Some(value) = value.and_then(|value| value.parse::<MetadataValue<Ascii>>().ok()) {

@@ -1,8 +1,8 @@
 //! Both directions of one stream, in one loop.
 //!
 //! ```text
-//! words ──▶ heard ──▶ pending (one) ──room──▶ events ──▶ controller
-//! orders ──▶ change ──▶ parts (made one by one) ──▶ the other node
+//! incoming ──▶ decode ──▶ pending (one) ──room──▶ events ──▶ controller
+//! outgoing ──▶ split ──▶ parts (made one by one) ──▶ the other node
 //! ```
 //! While a change is being sent its parts come one after the other, and what the node says waits in the connection.
 
@@ -16,22 +16,22 @@ use tonic::{Status, Streaming};
 use super::handshake::{Acceptor, until_over};
 use crate::leadership::LeadershipView;
 
-/// State of one stream.
+/// State of one stream of a worker or gateway: what it said, and what it is still to be told.
 pub(super) struct Session<W, E, O, H, C, P> {
-    pub(super) words: Streaming<W>,
+    pub(super) incoming: Streaming<W>,
     /// Decoder of messages; returns nothing before the last part.
-    pub(super) heard: H,
+    pub(super) decode: H,
     pub(super) events: mpsc::Sender<E>,
     /// Event that the controller has no room for yet. Reading pauses until it is delivered.
     pub(super) pending: Option<E>,
-    pub(super) orders: mpsc::Receiver<O>,
-    /// The parts of an order; none of some.
-    pub(super) change: C,
+    pub(super) outgoing: mpsc::Receiver<O>,
+    /// Splits a message into its parts; some have none.
+    pub(super) split: C,
     pub(super) parts: Option<P>,
     pub(super) term: TermGuard,
 }
 
-/// As long as it lasts.
+/// The term that a stream was let in to. The stream ends with it.
 pub(super) struct TermGuard {
     acceptor: Arc<Acceptor>,
     leadership: watch::Receiver<LeadershipView>,
@@ -62,7 +62,7 @@ where
     P: Iterator + Send + 'static,
     P::Item: Send,
 {
-    /// Streams the parts of orders to the node until the stream ends.
+    /// Streams the parts of messages to the node until the stream ends.
     pub(super) fn run(self) -> impl Stream<Item = Result<P::Item, Status>> + Send + 'static {
         stream::unfold(self, |mut session| async move { session.next().await.map(|part| (part, session)) })
     }
@@ -79,9 +79,9 @@ where
             let idle = self.pending.is_none();
             let over = tokio::select! {
                 () = until_over(&mut self.term.leadership, self.term.epoch) => true,
-                order = self.orders.recv() => match order {
-                    Some(order) => {
-                        self.parts = (self.change)(order);
+                message = self.outgoing.recv() => match message {
+                    Some(message) => {
+                        self.parts = (self.split)(message);
                         false
                     }
                     None => true,
@@ -93,8 +93,8 @@ where
                     }
                     _ => true,
                 },
-                word = self.words.message(), if idle => {
-                    match word.and_then(|word| word.map(&mut self.heard).transpose()) {
+                message = self.incoming.message(), if idle => {
+                    match message.and_then(|message| message.map(&mut self.decode).transpose()) {
                         Ok(Some(event)) => self.pending = event,
                         Ok(None) => self.term.end("the node has nothing more to say"),
                         Err(status) => {

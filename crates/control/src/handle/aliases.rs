@@ -31,12 +31,12 @@ use crate::{
     },
 };
 
-/// An alias to be declared.
+/// An alias to be declared, and the conditions of that.
 #[derive(Debug, Clone)]
 pub struct ApplyAlias {
     /// The checked manifest. Its `metadata.resourceVersion`, if any, counts as `expect`.
     pub manifest: ManifestAlias,
-    /// The source that declares it.
+    /// Source that declares it, and owns it afterwards.
     pub origin: Origin,
     /// Only if the stored one still has this resource version ([`Rev::NONE`]: only if there is none).
     pub expect: Option<Rev>,
@@ -44,7 +44,7 @@ pub struct ApplyAlias {
     pub mode: ApplyMode,
     /// The rule for an alias that another source declared.
     pub ownership: Ownership,
-    /// The differences that count.
+    /// Differences to the stored manifest for which it is written; without any it is left alone.
     pub compare: Comparison,
     /// The rule for targets that are not there.
     pub missing: MissingTargets,
@@ -55,7 +55,7 @@ pub struct ApplyAlias {
 pub enum MissingTargets {
     /// Warns of those that no deployment has the name of.
     Warn,
-    /// Refuses them.
+    /// Refuses the alias if it gains any of them.
     Refuse,
 }
 
@@ -68,7 +68,7 @@ impl ApplyAlias {
     }
 }
 
-/// An alias to be deleted.
+/// The conditions of an alias's deletion, and who asks for it. Its targets stay.
 #[derive(Debug, Clone)]
 pub struct DeleteAlias {
     /// Commit or dry run.
@@ -77,10 +77,10 @@ pub struct DeleteAlias {
     pub of: DeleteRequest,
 }
 
-/// An alias that was deleted.
+/// Result of an alias's deletion, or of a dry run of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DeletedAlias {
-    /// The generation that it had.
+    /// The last generation that it had.
     pub generation: Generation,
     /// The resource version of the deletion.
     pub rev: Rev,
@@ -94,14 +94,14 @@ pub(crate) struct ScannedAliases {
     pub(crate) rev: Rev,
 }
 
-/// An alias and its state.
+/// An alias with its manifest, its resource version, and the state of its targets.
 #[derive(Debug, Clone, PartialEq)]
 pub struct DeclaredAlias {
-    /// The alias.
+    /// The parsed alias with defaults applied.
     pub alias: Arc<Alias>,
-    /// The manifest as the user wrote it.
+    /// The manifest as its author wrote it, without defaults.
     pub manifest: serde_json::Value,
-    /// The resource version.
+    /// Rev of its last write: its resource version.
     pub rev: Rev,
     /// The state of each target, in declared order; empty until the controller has seen it.
     pub targets: Vec<TargetStatus>,

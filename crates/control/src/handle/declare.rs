@@ -41,12 +41,12 @@ const BATCH: usize = 100;
 /// connection to others as well.
 const READS: usize = 16;
 
-/// A deployment to be declared.
+/// A deployment to be declared, and the conditions of that.
 #[derive(Debug, Clone)]
 pub struct ApplyRequest {
     /// The checked manifest. Its `metadata.resourceVersion`, if any, counts as `expect`.
     pub manifest: ManifestDeployment,
-    /// Source of the declaration.
+    /// Source that declares it, and owns it afterwards.
     pub origin: Origin,
     /// Only if the stored one still has this resource version ([`Rev::NONE`]: only if there is none).
     pub expect: Option<Rev>,
@@ -54,7 +54,7 @@ pub struct ApplyRequest {
     pub mode: ApplyMode,
     /// Treatment of a deployment of another source.
     pub ownership: Ownership,
-    /// The differences that count.
+    /// Differences to the stored manifest for which it is written; without any it is left alone.
     pub compare: Comparison,
 }
 
@@ -76,7 +76,7 @@ impl ApplyRequest {
 /// The differences of two manifests that count as a change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Comparison {
-    /// All of them.
+    /// All of them, also in labels and annotations.
     Whole,
     /// All but the annotation with the revision of the source ([`crate::source::REVISION`]).
     ExceptRevision,
@@ -85,7 +85,7 @@ pub enum Comparison {
 /// Mode of a write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ApplyMode {
-    /// Writes.
+    /// Writes the change to the store.
     Commit,
     /// Only say what would be done.
     DryRun,
@@ -94,22 +94,22 @@ pub enum ApplyMode {
 /// Treatment of a deployment that belongs to another source.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ownership {
-    /// Refuses it.
+    /// Refuse with [`Error::Owned`].
     Respect,
-    /// Takes it over.
+    /// Change it, and make the caller its owner.
     TakeOver,
     /// Go on as its owner would, and warn of it: for those who only ask what would be.
     Warn,
 }
 
-/// Result of an apply.
+/// Result of applying a deployment, an alias or a function, or of a dry run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Applied {
-    /// Name of the deployment.
+    /// Name of the object, with its namespace.
     pub name: DeploymentName,
     /// Outcome, or the expected one of a dry run.
     pub outcome: ApplyOutcome,
-    /// The generation that it has now.
+    /// The generation that it has now; of a dry run, the one that it would have.
     pub generation: Generation,
     /// The resource version that it has now; of a dry run, the one that it had.
     pub rev: Rev,
@@ -122,9 +122,9 @@ pub struct Applied {
 /// Outcome of an apply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ApplyOutcome {
-    /// Created.
+    /// There was none of this name.
     Created,
-    /// Changed.
+    /// There was one, and it was replaced by the declared one.
     Configured,
     /// Unchanged; nothing was written.
     Unchanged,
@@ -229,7 +229,7 @@ impl Handle {
         results
     }
 
-    /// The deployment that applying this would make.
+    /// The deployment that this request would make, without writing it: for previews.
     pub(super) async fn would_be(&self, request: ApplyRequest) -> Result<Arc<Deployment>, Error> {
         Ok(self.resolve_and_decide(&request).await?.deployment)
     }

@@ -12,10 +12,10 @@ use crate::store::{Compare, Op, Outcome, Rev, Txn, aliases, layout};
 /// Attempts to delete what aliases may lead to: every alias that gains a target in between fails one, whatever it leads to.
 const UNLED_ATTEMPTS: usize = 64;
 
-/// A deployment to be deleted.
+/// The conditions of a deletion, and who asks for it.
 #[derive(Debug, Clone)]
 pub struct DeleteRequest {
-    /// Source of the request.
+    /// Source that asks; refused with [`Error::Owned`] if another owns the deployment and `ownership` respects that.
     pub origin: Origin,
     /// Only if the stored one still has this resource version.
     pub expect: Option<Rev>,
@@ -26,7 +26,7 @@ pub struct DeleteRequest {
 /// A deletion was accepted: replicas drain, then the deployment is forgotten.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Deleted {
-    /// Name of the deployment.
+    /// Name of the deployment, which is free once its replicas are gone.
     pub name: DeploymentName,
     /// The resource version of the deletion.
     pub rev: Rev,

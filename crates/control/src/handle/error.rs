@@ -9,10 +9,10 @@ use crate::store::{Rev, StoreError};
 /// Reason why the control plane refused or failed.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum Error {
-    /// There is no such deployment.
+    /// No deployment has this name.
     #[error("there is no deployment {0:?}: `berth get deployments` lists them")]
     NotFound(DeploymentName),
-    /// There is no such alias.
+    /// No alias has this name.
     #[error("there is no alias {0:?}: `berth get aliases` lists them")]
     NoAlias(DeploymentName),
     /// A deployment and an alias want the same name.
@@ -25,13 +25,13 @@ pub enum Error {
         /// The one that has it: `a deployment` or `an alias`.
         by: &'static str,
     },
-    /// There is no such function.
+    /// No function has this name.
     #[error("there is no function {0:?}: `berth get functions` lists them")]
     NoFunction(DeploymentName),
     /// A function's spec is wrong.
     #[error("the function {name} is wrong: {message}")]
     WrongFunction {
-        /// Name of the function.
+        /// Name of the function that was to be declared.
         name: DeploymentName,
         /// Every mistake by its path.
         message: String,
@@ -39,7 +39,7 @@ pub enum Error {
     /// This controller runs no functions.
     #[error("this controller runs no functions: give the nodes with the role controller the role gateway, too")]
     NoFunctions,
-    /// There is no such worker.
+    /// No worker of this name is attached.
     #[error("there is no worker {0:?}: `berth get workers` lists them")]
     NoWorker(WorkerId),
     /// Another process goes by the name of this worker: it started later, and is connected.
@@ -63,7 +63,7 @@ pub enum Error {
     Owned {
         /// Name of the deployment.
         name: DeploymentName,
-        /// Source that owns it.
+        /// Source that declared it last.
         owner: Origin,
         /// Source that wanted to change it.
         by: Origin,
@@ -93,7 +93,7 @@ pub enum Error {
         /// A guess of when it is worth trying again.
         retry_in: Duration,
     },
-    /// The control plane is stopping.
+    /// The control plane is stopping, or its term has ended: another may answer in a second.
     #[error("the control plane is stopping")]
     Stopped,
 }
@@ -133,7 +133,7 @@ impl Error {
         }
     }
 
-    /// One word for machines.
+    /// Reason in PascalCase for clients and metrics: `NotFound`, `OwnedElsewhere`, ….
     #[must_use]
     pub fn reason(&self) -> &'static str {
         match self {

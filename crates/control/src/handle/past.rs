@@ -14,7 +14,7 @@ use crate::store::{
 pub use crate::store::layout::Replaced;
 
 /// Generations that are kept. Enough to go back over a bad afternoon.
-const KEPT: usize = 10;
+const MAX_GENERATIONS: usize = 10;
 
 /// Bytes of manifests that are kept per deployment, the last one in any case: a fleet of 100,000 stays below what the store
 /// holds.
@@ -49,7 +49,7 @@ impl Handle {
     pub(super) async fn remember(&self, name: &DeploymentName, replaced: Replaced) -> Result<Op, Error> {
         let mut history = self.kept(name).await?;
         history.items.insert(0, replaced);
-        history.items.truncate(KEPT);
+        history.items.truncate(MAX_GENERATIONS);
         let mut bytes = 0;
         let mut fits = |past: &Replaced| {
             bytes += past.manifest.to_string().len();

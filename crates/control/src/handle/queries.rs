@@ -27,11 +27,11 @@ pub(super) const READS: usize = 16;
 /// Something that might be changed: what would follow from it?
 #[derive(Debug, Clone)]
 pub enum PreviewRequest {
-    /// Preview of an apply.
+    /// Declaring or changing a deployment.
     Apply(Box<super::ApplyRequest>),
-    /// Preview of a deletion.
+    /// Deleting this deployment.
     Delete(DeploymentName),
-    /// Preview of settings of workers in place of those in force.
+    /// Settings of workers in place of those in force.
     Workers(WorkerSettings),
 }
 
@@ -143,7 +143,7 @@ impl Handle {
         Ok(DeploymentPage { items, next: page.next, rev: page.rev })
     }
 
-    /// The time.
+    /// The time by the controller's clock, which tests may set.
     #[must_use]
     pub fn now(&self) -> Time {
         (self.clock)()

@@ -15,11 +15,11 @@ use crate::store::Rev;
 pub struct DeploymentView {
     /// Deployment with defaults applied.
     pub deployment: Arc<Deployment>,
-    /// The manifest as the user wrote it.
+    /// The manifest as its author wrote it, without defaults.
     pub manifest: Value,
     /// The folder that relative locations of the manifest start from.
     pub base: Option<String>,
-    /// Resource version.
+    /// Rev of its last write: its resource version.
     pub rev: Rev,
     /// Current status; `None` if it was declared a moment ago.
     pub status: Option<Status>,
@@ -49,12 +49,12 @@ pub struct DeploymentPage<T = DeploymentView> {
     pub rev: Rev,
 }
 
-/// View of a worker.
+/// A worker as the controller knows it: its report, its settings, and what is planned for it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct WorkerView {
     /// Description of the worker, with the registry's terms applied.
     pub info: WorkerInfo,
-    /// Terms of the registry.
+    /// Settings that a source gives it; `None` if no source names it.
     pub terms: Option<Arc<WorkerTerms>>,
     /// The registry does not name it and lets no such worker hold anything.
     pub unlisted: bool,
@@ -76,13 +76,13 @@ pub struct WorkerView {
     pub leaving: bool,
     /// The replica that leaves first when room is needed, and its last use (0: never).
     pub leaves_first: Option<(RevisionId, Time)>,
-    /// Progress of a drain.
+    /// Progress of moving its replicas; `None` while it is not drained.
     pub drain: Option<Drain>,
     /// Memory of each of its GPUs that the plan has set aside, in their order.
     pub gpus_claimed: Vec<ByteSize>,
     /// The replica that has each of its GPUs, by the GPU's id, as far as it has said so.
     pub gpus_given: BTreeMap<String, RevisionId>,
-    /// Replicas assigned to it.
+    /// Number of replicas that the plan assigns to it.
     pub assigned: u32,
     /// Replicas of them that answer.
     pub ready: u32,
@@ -110,7 +110,7 @@ pub enum WorkerState {
     Ready,
     /// Its connection is gone, but the other nodes see it: it goes on answering.
     Detached,
-    /// Lost.
+    /// Gone: it has no connection, and the other nodes do not see it.
     Lost,
 }
 
@@ -134,7 +134,7 @@ pub struct ReplicaView {
     pub revision: RevisionId,
     /// The version name that clients see; `None`: no longer assigned.
     pub version: Option<String>,
-    /// Worker of the replica.
+    /// Worker that it is assigned to, or that holds it.
     pub worker: WorkerId,
     /// State reported by the worker; `None` if assigned and not yet reported.
     pub residency: Option<Residency>,
@@ -149,7 +149,7 @@ pub struct ReplicaView {
 /// A revision that a deployment wants or still has replicas of.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RevisionView {
-    /// Id of the revision.
+    /// Name of the deployment and hash of what makes the revision.
     pub id: RevisionId,
     /// The version name that clients see, where it is the wanted one.
     pub version: Option<String>,
@@ -157,11 +157,11 @@ pub struct RevisionView {
     pub uri: Option<String>,
     /// The artifact's digest, where known.
     pub digest: Option<Digest>,
-    /// The deployment wants it.
+    /// True if the deployment's current spec makes this revision; others are on their way out.
     pub wanted: bool,
     /// True if it receives the deployment's traffic.
     pub serving: bool,
-    /// Replicas, in whatever state.
+    /// Replicas in any state, assigned or held.
     pub replicas: u32,
     /// Number of ready replicas.
     pub ready: u32,
@@ -172,7 +172,7 @@ pub struct RevisionView {
 pub struct KnownDeployment {
     /// With defaults applied.
     pub deployment: Arc<Deployment>,
-    /// The resource version.
+    /// Rev of its last write: its resource version.
     pub rev: Rev,
     /// Its status; `None`: it was declared a moment ago and has not been looked at.
     pub status: Option<Status>,

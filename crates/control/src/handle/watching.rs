@@ -1,6 +1,6 @@
 //! Watching deployments: what is there, then what changes, in status or spec.
 //!
-//! The driver announces which deployments it touched; the watch asks for their state when it gets to them, so a slow
+//! The driver announces which deployments have changed; the watch asks for their state when it gets to them, so a slow
 //! watch sees the latest and skips what lies between. A watch from a resource version first replays the changes of
 //! specs since then out of the store's history.
 
@@ -12,11 +12,11 @@ use tokio::sync::broadcast;
 
 use super::{DeploymentView, Error, Handle, ListRequest};
 use crate::{
-    driver::{Touch, Touched},
+    driver::{ChangeKind, DeploymentChanges},
     store::{Change, Rev, layout},
 };
 
-/// Filter of a watch.
+/// Start and filter of a watch of deployments. By default all of them, beginning with what there is.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct WatchRequest {
     /// Changes after this resource version; `None`: everything there is first, as added.
@@ -36,9 +36,9 @@ pub enum WatchEvent {
     Added(DeploymentView),
     /// Its spec, labels or status changed.
     Modified(DeploymentView),
-    /// Deleted.
+    /// Removed from the store: its replicas are gone.
     Deleted {
-        /// Name of the deployment.
+        /// Name that it had, with its namespace.
         name: DeploymentName,
         /// The resource version at which the controller knew.
         rev: Rev,
@@ -57,11 +57,11 @@ impl Handle {
     /// [`Error::Store`] with `Compacted` when `from` is too long ago; [`Error::Stopped`].
     pub async fn watch(&self, request: WatchRequest) -> Result<WatchStream, Error> {
         // Subscribed first: what happens while the present is read comes afterwards, perhaps twice, never not at all.
-        let live = self.touched.upgrade().ok_or(Error::Stopped)?.subscribe();
+        let live = self.deployment_changes.upgrade().ok_or(Error::Stopped)?.subscribe();
         let (first, more) = match request.from {
             Some(from) => {
-                let (touches, rev) = self.since(from).await?;
-                let mut events = self.views(&request, touches).await?;
+                let (latest, rev) = self.since(from).await?;
+                let mut events = self.views(&request, latest).await?;
                 events.push(WatchEvent::Bookmark(rev));
                 (events, None)
             }
@@ -96,10 +96,10 @@ impl Handle {
         request: &WatchRequest,
         from: Present,
     ) -> Result<(Vec<WatchEvent>, Option<Present>), Error> {
-        let mut touches = Touches::new();
+        let mut latest = LatestChanges::new();
         let (next, rev) = if let Some(name) = &request.name {
             let rev = *self.seen.borrow();
-            touches.extend(self.known(name).await?.is_some().then(|| (name.clone(), Touch::Added)));
+            latest.extend(self.known(name).await?.is_some().then(|| (name.clone(), ChangeKind::Added)));
             (None, rev)
         } else {
             let list = ListRequest {
@@ -109,10 +109,10 @@ impl Handle {
                 ..ListRequest::default()
             };
             let page = self.names(list).await?;
-            touches.extend(page.items.into_iter().map(|name| (name, Touch::Added)));
+            latest.extend(page.items.into_iter().map(|name| (name, ChangeKind::Added)));
             (page.next, from.rev.unwrap_or(page.rev))
         };
-        let mut events = self.views(request, touches).await?;
+        let mut events = self.views(request, latest).await?;
         if next.is_none() {
             events.push(WatchEvent::Bookmark(rev));
         }
@@ -120,11 +120,11 @@ impl Handle {
     }
 
     /// Changes in the store after `from`.
-    async fn since(&self, from: Rev) -> Result<(Touches, Rev), Error> {
+    async fn since(&self, from: Rev) -> Result<(LatestChanges, Rev), Error> {
         let until = *self.seen.borrow();
-        let mut touches = Touches::new();
+        let mut latest = LatestChanges::new();
         if from >= until {
-            return Ok((touches, until));
+            return Ok((latest, until));
         }
         // Of all keys: so that the last rev is met even if it is about something else.
         let mut commits = self.store.watch("/", from.next()).await?;
@@ -132,29 +132,29 @@ impl Handle {
             let commit = commit?;
             for change in &commit.changes {
                 let Some(name) = layout::name_in(change.key(), layout::DEPLOYMENTS) else { continue };
-                let touch = match change {
-                    Change::Deleted { .. } => Touch::Deleted,
-                    Change::Put(entry) if entry.created > from => Touch::Added,
-                    Change::Put(_) => Touch::Modified,
+                let kind = match change {
+                    Change::Deleted { .. } => ChangeKind::Deleted,
+                    Change::Put(entry) if entry.created > from => ChangeKind::Added,
+                    Change::Put(_) => ChangeKind::Modified,
                 };
-                touches.insert(name, touch);
+                latest.insert(name, kind);
             }
             if commit.rev >= until {
                 break;
             }
         }
-        Ok((touches, until))
+        Ok((latest, until))
     }
 
-    async fn views(&self, request: &WatchRequest, touches: Touches) -> Result<Vec<WatchEvent>, Error> {
-        let mut events = Vec::with_capacity(touches.len());
-        for (name, touch) in touches {
+    async fn views(&self, request: &WatchRequest, latest: LatestChanges) -> Result<Vec<WatchEvent>, Error> {
+        let mut events = Vec::with_capacity(latest.len());
+        for (name, kind) in latest {
             let other = request.namespace.as_ref().is_some_and(|wanted| wanted.as_str() != name.namespace());
             if other || request.name.as_ref().is_some_and(|wanted| *wanted != name) {
                 continue;
             }
             let view = match self.known(&name).await? {
-                Some(known) if touch != Touch::Deleted => self.with_manifest(known).await?,
+                Some(known) if kind != ChangeKind::Deleted => self.with_manifest(known).await?,
                 _ => None,
             };
             let wanted = |view: &DeploymentView| {
@@ -163,7 +163,7 @@ impl Handle {
             match view {
                 None => events.push(WatchEvent::Deleted { name, rev: *self.seen.borrow() }),
                 Some(view) if !wanted(&view) => {}
-                Some(view) if touch == Touch::Added => events.push(WatchEvent::Added(view)),
+                Some(view) if kind == ChangeKind::Added => events.push(WatchEvent::Added(view)),
                 Some(view) => events.push(WatchEvent::Modified(view)),
             }
         }
@@ -171,8 +171,8 @@ impl Handle {
     }
 }
 
-/// Touched deployments, each with its last change.
-type Touches = BTreeMap<DeploymentName, Touch>;
+/// Changed deployments, each with its last change.
+type LatestChanges = BTreeMap<DeploymentName, ChangeKind>;
 
 /// Progress of listing the present deployments.
 #[derive(Debug, Default)]
@@ -185,7 +185,7 @@ struct Present {
 struct Watching {
     handle: Handle,
     request: WatchRequest,
-    live: broadcast::Receiver<Touched>,
+    live: broadcast::Receiver<DeploymentChanges>,
     ended: bool,
 }
 
@@ -195,19 +195,19 @@ impl Watching {
         if self.ended {
             return None;
         }
-        let mut touches = Touches::new();
+        let mut latest = LatestChanges::new();
         let mut next = self.live.recv().await.map_err(|error| match error {
             broadcast::error::RecvError::Lagged(_) => Some(Error::Lagged),
             broadcast::error::RecvError::Closed => None,
         });
         loop {
             match next {
-                Ok(touched) => {
-                    for (name, touch) in touched.iter() {
+                Ok(changes) => {
+                    for (name, kind) in changes.iter() {
                         // New, then changed before anybody looked: new.
-                        let kept = touches.entry(name.clone()).or_insert(*touch);
-                        if !(*kept == Touch::Added && *touch == Touch::Modified) {
-                            *kept = *touch;
+                        let kept = latest.entry(name.clone()).or_insert(*kind);
+                        if !(*kept == ChangeKind::Added && *kind == ChangeKind::Modified) {
+                            *kept = *kind;
                         }
                     }
                 }
@@ -217,13 +217,13 @@ impl Watching {
                 }
             }
             next = match self.live.try_recv() {
-                Ok(touched) => Ok(touched),
+                Ok(changes) => Ok(changes),
                 Err(broadcast::error::TryRecvError::Lagged(_)) => Err(Some(Error::Lagged)),
                 // What was taken so far is told; a closed channel is met again by the next call.
                 Err(_) => break,
             };
         }
-        match self.handle.views(&self.request, touches).await {
+        match self.handle.views(&self.request, latest).await {
             Ok(events) => Some(events.into_iter().map(Ok).collect()),
             Err(error) => {
                 self.ended = true;

@@ -10,42 +10,42 @@ use crate::store::{
     etcd::{Lease, LeaseId},
 };
 
-/// Input of a candidate.
+/// Input of [`Candidate::on`](super::Candidate::on): answers to its effects, and the time.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Event {
     /// The leader's key was read, or a watch told of it.
     Seen {
-        /// As of this rev.
+        /// Rev at which the key had this content; earlier news is ignored.
         at: Rev,
-        /// Current leader.
+        /// Content of the key; `None` if there is no key, and so no leader.
         leader: Option<LeaderRecord>,
     },
     /// A lease was granted.
     Granted {
-        /// Time of the request.
+        /// Time at which the request was sent: the lease surely lasts from then.
         sent: Time,
-        /// Granted lease.
+        /// The lease with its time to live.
         lease: Lease,
     },
     /// A lease was not granted.
     NotGranted,
     /// The key is ours.
     Won {
-        /// Lease of the claim.
+        /// Lease that the key was to be created with.
         lease: LeaseId,
-        /// Term that began.
+        /// Term that began: the rev that created the key.
         epoch: Epoch,
     },
     /// The claim failed or its result is unknown. The key shows who has it.
     NotWon {
-        /// Lease of the claim.
+        /// Lease that the key was to be created with.
         lease: LeaseId,
     },
     /// A lease was renewed, or not.
     RenewalResult(RenewalResult),
     /// A lease was given back, or that failed.
     Released {
-        /// Lease that ended.
+        /// Lease that was given back.
         lease: LeaseId,
     },
     /// Stand for election no more.
@@ -57,9 +57,9 @@ pub enum Event {
 /// Result of renewing a lease.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RenewalResult {
-    /// Renewed lease.
+    /// Lease that was to be renewed.
     pub lease: LeaseId,
-    /// Time of the request.
+    /// Time at which the request was sent: the lease surely lasts from then.
     pub sent: Time,
     /// Duration from that time; `Some(ZERO)` if the lease is over, `None` without an answer.
     pub ttl: Option<Duration>,
@@ -68,13 +68,13 @@ pub struct RenewalResult {
 /// Action for the driver.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Effect {
-    /// Read the leader's key.
+    /// Read the leader's key; answer with [`Event::Seen`].
     Look,
-    /// Ask for a lease.
+    /// Ask for a lease of [`Policy::ttl`](super::Policy::ttl); answer with [`Event::Granted`] or [`Event::NotGranted`].
     Grant,
     /// Create the key with this lease, if it does not exist.
     Claim(LeaseId),
-    /// Renews the lease.
+    /// Renew the lease; answer with [`Event::RenewalResult`].
     Keep(LeaseId),
     /// Give the lease back: the key goes with it.
     Release(LeaseId),
@@ -89,9 +89,9 @@ pub enum Effect {
 pub enum CandidateRole {
     /// Follows another leader, or none.
     Following(Option<(WorkerId, Epoch)>),
-    /// Leads.
+    /// Leads: it holds the key, and a lease that is not over.
     Leading {
-        /// Term of the leader.
+        /// Term in which it leads.
         epoch: Epoch,
         /// Time until which the term is certain.
         until: Time,

@@ -46,12 +46,12 @@ impl Fence {
         let _ended = self.until.fetch_update(Ordering::AcqRel, Ordering::Acquire, longer);
     }
 
-    /// The term is over.
+    /// Ends the term for every holder of the fence, for good.
     pub(super) fn end(&self) {
         self.until.store(0, Ordering::Release);
     }
 
-    /// Term of the fence.
+    /// The term that it guards; also the rev at which the leader's key was created.
     #[must_use]
     pub fn epoch(&self) -> Epoch {
         self.epoch

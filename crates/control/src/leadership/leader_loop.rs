@@ -24,7 +24,7 @@ use crate::{
 };
 
 /// Pause after a start that failed because the store was unavailable. Short, because the term runs meanwhile.
-const AGAIN: Duration = Duration::from_millis(500);
+const RESTART_PAUSE: Duration = Duration::from_millis(500);
 
 /// Runs a controller whenever this node leads.
 pub struct LeaderLoop {
@@ -85,7 +85,7 @@ impl LeaderLoop {
                 }
                 Err(error) => {
                     tracing::error!(event = "term_failed", %error, %epoch, "the controller cannot start: trying again");
-                    if self.until_over(epoch, Some(AGAIN), shutdown).await {
+                    if self.until_over(epoch, Some(RESTART_PAUSE), shutdown).await {
                         break;
                     }
                 }

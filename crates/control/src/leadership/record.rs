@@ -7,21 +7,21 @@ use serde::{Deserialize, Serialize};
 use super::CandidateInfo;
 use crate::store::{Entry, StoreError, etcd::LeaseId};
 
-/// The number of the form below.
+/// The number of the stored form, `v` in it.
 const FORM: u32 = 1;
 
-/// Leader, as its key describes it.
+/// Leader, as the value and the creation of its key describe it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LeaderRecord {
-    /// Name of the node.
+    /// Name of the leading node.
     pub name: WorkerId,
-    /// Address for other nodes.
+    /// Address for other nodes, `HOST:PORT`.
     pub peer: String,
     /// Settings that all controllers must share; `None` if the leader does not publish them.
     pub rules: Option<String>,
     /// The lease that the key goes with: tells one candidacy of a node from another.
     pub lease: LeaseId,
-    /// Term of the leader.
+    /// Its term: the rev at which the key was created, greater than that of every earlier leader.
     pub epoch: Epoch,
 }
 
@@ -48,7 +48,7 @@ impl LeaderRecord {
         Ok(Self { name, peer, rules, lease: LeaseId(lease), epoch: Epoch(entry.created.0) })
     }
 
-    /// Encodes the value.
+    /// The value of the leader's key for a candidate, JSON.
     pub(super) fn bytes(me: &CandidateInfo, lease: LeaseId) -> Bytes {
         let stored = Stored {
             v: FORM,

@@ -18,11 +18,11 @@ use crate::Handle;
 /// Current leader, from the point of view of this node.
 #[derive(Clone)]
 pub enum LeadershipView {
-    /// This node leads.
+    /// The leader is this node: requests are answered here.
     Leading {
-        /// The way to the controller of this term.
+        /// Access to the controller of this term; it ends with the term.
         handle: Handle,
-        /// Term of the leader.
+        /// Term of this node; 0 if it is alone.
         epoch: Epoch,
     },
     /// Another node leads, or none.

@@ -18,7 +18,7 @@ use aws_lc_rs::digest;
 use berth_spec::{ByteSize, Digest};
 
 /// Digests that are remembered: an entry takes about 200 bytes, so that all take 20 MB.
-const REMEMBERED: usize = 100_000;
+const MAX_DIGESTS: usize = 100_000;
 
 /// Bytes of a file that are read at a time.
 const CHUNK: usize = 1 << 20;
@@ -52,7 +52,7 @@ impl KnownDigests {
 
     fn remember(&self, path: &Path, print: Fingerprint, digest: Digest) {
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if known.len() >= REMEMBERED {
+        if known.len() >= MAX_DIGESTS {
             known.clear();
         }
         known.insert(path.to_owned(), (print, digest));

@@ -29,7 +29,7 @@ const THREADS: usize = 2;
 const PLACES: usize = 256;
 
 /// The longest that a file takes its turns: a terabyte from a fast disk.
-const LONGEST: Duration = Duration::from_secs(900);
+const HASHING_TIMEOUT: Duration = Duration::from_secs(900);
 
 /// Threads that hash files. They start with the first files and end with the pool.
 #[derive(Debug)]
@@ -86,7 +86,7 @@ impl Pool {
         let ended = || io::Error::other("the server is stopping");
         let _place = self.places.acquire().await.map_err(|_| ended())?;
         let (reply, answer) = oneshot::channel();
-        self.shared.take(Job { hashing: Hashing::of(path), until: Instant::now() + LONGEST, reply })?;
+        self.shared.take(Job { hashing: Hashing::of(path), until: Instant::now() + HASHING_TIMEOUT, reply })?;
         answer.await.map_err(|_| ended())?
     }
 }

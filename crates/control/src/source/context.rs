@@ -17,7 +17,7 @@ use super::{
 };
 use crate::{Handle, handle::Error, store::Store};
 
-/// A source of deployments.
+/// A place outside of the API from which deployments, functions and settings of workers come.
 pub trait Source: Send + Sync {
     /// Its kind, a lower-case word: `directory`, `git`.
     fn kind(&self) -> &'static str;
@@ -40,7 +40,7 @@ pub struct Context {
 }
 
 impl Context {
-    /// The name of the source.
+    /// Name of the source in this process's configuration, unique there.
     #[must_use]
     pub const fn name(&self) -> &SourceName {
         &self.name
@@ -64,13 +64,13 @@ impl Context {
         self.epoch
     }
 
-    /// Cancelled at the end of the term.
+    /// Token that is cancelled at the end of the term: return from [`Source::run`] then.
     #[must_use]
     pub const fn shutdown(&self) -> &CancellationToken {
         &self.shutdown
     }
 
-    /// The time.
+    /// The time by the controller's clock.
     #[must_use]
     pub fn now(&self) -> Time {
         self.handle.now()
@@ -154,7 +154,7 @@ impl Context {
         self.handle.sources.update(&self.name, change);
     }
 
-    /// Status of the source for people.
+    /// The status that people see of this source; `None` if it is not listed.
     #[must_use]
     pub fn status(&self) -> Option<SourceStatus> {
         self.handle.sources.get(&self.name)

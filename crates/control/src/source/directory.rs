@@ -31,7 +31,7 @@ use manifests::FolderManifests;
 const RESCAN: Duration = Duration::from_secs(30);
 
 /// Quiet time before a change is read, so that files are seldom read while they are written.
-const QUIET: Duration = Duration::from_millis(100);
+const QUIET_TIME: Duration = Duration::from_millis(100);
 
 /// Longest wait for a folder that is never quiet: a copy of many files is read in a few pieces, and nobody waits long.
 const QUIET_AT_MOST: Duration = Duration::from_secs(2);
@@ -40,13 +40,13 @@ const QUIET_AT_MOST: Duration = Duration::from_secs(2);
 #[derive(Debug, thiserror::Error)]
 #[error("the folder {} cannot be served: {reason}", path.display())]
 pub struct Unreadable {
-    /// The folder.
+    /// The folder as it was given.
     pub path: PathBuf,
-    /// The reason.
+    /// The error of the system, or what is to be done.
     pub reason: String,
 }
 
-/// A folder of manifests.
+/// The source `directory`: a folder of manifests on this machine, watched for changes.
 #[derive(Debug, Clone)]
 pub struct Directory {
     path: PathBuf,
@@ -201,7 +201,7 @@ impl FollowedFolder {
 
 /// Something changed: waits until nothing has for a while.
 async fn quiet(changes: &mut mpsc::Receiver<()>) {
-    let more = async { while let Ok(Some(())) = tokio::time::timeout(QUIET, changes.recv()).await {} };
+    let more = async { while let Ok(Some(())) = tokio::time::timeout(QUIET_TIME, changes.recv()).await {} };
     // Waited for long enough: what is still being written is found by the next notification.
     let _never_quiet = tokio::time::timeout(QUIET_AT_MOST, more).await.is_err();
 }

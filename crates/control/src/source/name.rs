@@ -3,7 +3,7 @@
 use std::{fmt, str::FromStr, sync::Arc};
 
 /// The longest name, as of a DNS label.
-const LONGEST: usize = 63;
+const MAX_NAME_BYTES: usize = 63;
 
 /// The name of a source: 1 to 63 lower-case letters, digits and dashes, with no dash at either end.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -16,9 +16,10 @@ impl SourceName {
     /// The rule, where the text breaks it.
     pub fn new(text: &str) -> Result<Self, String> {
         let plain = |c: u8| c.is_ascii_lowercase() || c.is_ascii_digit() || c == b'-';
-        if text.is_empty() || text.len() > LONGEST || !text.bytes().all(plain) || text.trim_matches('-') != text {
+        if text.is_empty() || text.len() > MAX_NAME_BYTES || !text.bytes().all(plain) || text.trim_matches('-') != text
+        {
             return Err(format!(
-                "invalid source name {text:?}: use 1 to {LONGEST} lower-case letters, digits and dashes"
+                "invalid source name {text:?}: use 1 to {MAX_NAME_BYTES} lower-case letters, digits and dashes"
             ));
         }
         Ok(Self(Arc::from(text)))
@@ -31,12 +32,12 @@ impl SourceName {
         let last = place.trim_end_matches('/').rsplit(['/', ':']).next().unwrap_or_default();
         let last = last.strip_suffix(".git").unwrap_or(last).to_ascii_lowercase();
         let plain: String =
-            last.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).take(LONGEST).collect();
+            last.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).take(MAX_NAME_BYTES).collect();
         let plain = plain.trim_matches('-');
         Self(Arc::from(if plain.is_empty() { otherwise } else { plain }))
     }
 
-    /// The text.
+    /// The name as text: 1 to 63 lower-case letters, digits and hyphens.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0

@@ -39,7 +39,7 @@ const BATCH: usize = 1_000;
 /// Local artifacts that are hashed at once; more of them would only queue for the threads that may block.
 const HASHED: usize = 16;
 
-/// The result of a round.
+/// The changes of one round, and those that could not be made.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Reconciled {
     /// Deployments that were created or changed.
@@ -57,11 +57,11 @@ pub struct Reconciled {
 /// A problem that a person should look at.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Problem {
-    /// The deployment that it is about.
+    /// The deployment that it is about; `None`: the source as a whole.
     pub deployment: Option<DeploymentName>,
-    /// One word for machines.
+    /// Reason of the event that tells it, in PascalCase.
     pub reason: &'static str,
-    /// The message for people.
+    /// Problem and remedy, for people.
     pub message: String,
 }
 
@@ -84,7 +84,7 @@ struct Memory {
     formerly: Option<Origin>,
 }
 
-/// Reconciles one origin.
+/// Makes what one origin declared equal to its snapshots. Remembers what it applied, so that equal parts cost nothing.
 pub(super) struct Reconciler {
     handle: Handle,
     origin: Origin,

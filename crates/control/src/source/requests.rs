@@ -3,20 +3,20 @@
 use axum::http::HeaderMap;
 use tokio::sync::{mpsc, watch};
 
-/// A request to a source.
+/// A request to a running source, from people or a webhook.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Request {
     /// A person asks for a look now.
     Sync,
     /// A webhook came: something may have changed.
     Webhook,
-    /// A person pauses the source.
+    /// A person pauses the source: what it declared stays, and nothing new is taken.
     Pause,
-    /// A person resumes it.
+    /// A person resumes the source, which reads at once.
     Resume,
 }
 
-/// Checks the webhooks of a source.
+/// Decides which webhooks of a source are genuine.
 pub trait Webhook: Send + Sync {
     /// Checks the proof that a webhook carries; the error says what is missing.
     ///
@@ -49,7 +49,7 @@ impl RequestSender {
     }
 }
 
-/// The receiving end, at the source.
+/// The source's end of its requests. Equal ones that wait are one.
 #[derive(Debug)]
 pub struct Requests {
     sync: mpsc::Receiver<()>,
@@ -70,14 +70,14 @@ impl Requests {
         }
     }
 
-    /// The source is paused now.
+    /// True while a person has paused the source.
     #[must_use]
     pub fn is_paused(&self) -> bool {
         *self.paused.borrow()
     }
 }
 
-/// Both ends.
+/// Makes both ends for a source that begins, paused or not.
 pub(super) fn requests(paused: bool) -> (RequestSender, Requests) {
     let ((syncs, sync), (webhooks, webhook)) = (mpsc::channel(1), mpsc::channel(1));
     let (pauses, paused) = watch::channel(paused);

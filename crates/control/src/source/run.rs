@@ -25,7 +25,7 @@ use crate::{
 
 /// Pause after a failure before a source restarts: long enough for a store that is away, short enough to go
 /// unnoticed.
-const AGAIN: Duration = Duration::from_secs(5);
+const RESTART_PAUSE: Duration = Duration::from_secs(5);
 
 /// The name in logs of the part of Berth itself that runs like a source.
 const OWN: &str = "berth-functions";
@@ -41,10 +41,10 @@ pub struct Setup {
 /// The reason why sources cannot run beside each other.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SetupError {
-    /// Two have one name.
+    /// Two sources have this name.
     #[error("two sources are named {0}: give one of them another name, --source NAME=KIND+PLACE")]
     Name(SourceName),
-    /// Two follow one place.
+    /// Two sources, by their names, follow one place: each would delete what the other declares.
     #[error("the sources {0} and {1} follow the same place, {2}: remove one of them")]
     Place(SourceName, SourceName, Origin),
 }
@@ -73,7 +73,7 @@ impl Setup {
         Self { own: Some(own), ..self }
     }
 
-    /// The sources, in their order.
+    /// The sources in the order of the configuration, without Berth's own.
     pub fn iter(&self) -> impl Iterator<Item = &(SourceName, Arc<dyn Source>)> {
         self.sources.iter()
     }
@@ -142,7 +142,7 @@ async fn keep_running(source: Arc<dyn Source>, context: Context, place: usize) -
             (status.state, status.problem) = (SourceState::Retrying, Some(error.to_string()));
         });
         before = context.status();
-        if context.shutdown.run_until_cancelled(tokio::time::sleep(AGAIN)).await.is_none() {
+        if context.shutdown.run_until_cancelled(tokio::time::sleep(RESTART_PAUSE)).await.is_none() {
             return Ok(());
         }
     }

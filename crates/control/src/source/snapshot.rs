@@ -53,7 +53,7 @@ impl Prune {
     }
 }
 
-/// Settings of workers that a source gives.
+/// The part of a source that is about workers: the settings of each, and the treatment of others.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct WorkerSettings {
     /// Capacity, labels and eviction, by worker.

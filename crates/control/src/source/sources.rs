@@ -43,7 +43,7 @@ impl Sources {
         receiver
     }
 
-    /// Changes the status of a source.
+    /// Changes the status of a source; does nothing if it does not run.
     pub(super) fn update(&self, name: &SourceName, change: impl FnOnce(&mut SourceStatus)) {
         if let Some(source) = self.lock().get_mut(name) {
             change(&mut source.status);
@@ -73,19 +73,19 @@ impl Sources {
         last_first.into_iter().flat_map(|source| source.credentials.clone()).collect()
     }
 
-    /// Every source, by name.
+    /// The status of every source of this term, in the order of names.
     #[must_use]
     pub fn list(&self) -> Vec<SourceStatus> {
         self.lock().values().map(RunningSource::shown).collect()
     }
 
-    /// One source.
+    /// The status of a source; `None` if none of this name runs.
     #[must_use]
     pub fn get(&self, name: &SourceName) -> Option<SourceStatus> {
         self.lock().get(name).map(RunningSource::shown)
     }
 
-    /// The secrets that sources give to workers.
+    /// The secrets that sources give to workers, without their values.
     #[must_use]
     pub fn secrets(&self) -> Vec<WorkerSecret> {
         self.lock().values().flat_map(|source| source.secrets.clone()).collect()

@@ -6,10 +6,10 @@ use berth_spec::{Generation, Origin, Time, WorkerId, worker::BreakerState};
 
 use super::SourceName;
 
-/// The status of a source.
+/// The status of a source in this term, as `berth get sources` shows it. The source writes it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SourceStatus {
-    /// Its name.
+    /// Name of the source, unique among those of the process.
     pub name: SourceName,
     /// Its kind: `directory`, `git`.
     pub kind: &'static str,
@@ -17,11 +17,11 @@ pub struct SourceStatus {
     pub location: String,
     /// Owner of what it declares, once it has begun.
     pub origin: Option<Origin>,
-    /// Its state in one word.
+    /// The summary of the fields below.
     pub state: SourceState,
     /// A person has paused it: what it declared stays, and nothing new is taken.
     pub paused: bool,
-    /// The revision in force.
+    /// The revision in force: a commit, or a hash of a folder's content; `None` until the first one is.
     pub revision: Option<String>,
     /// When that came into force.
     pub applied_at: Option<Time>,
@@ -29,7 +29,7 @@ pub struct SourceStatus {
     pub seen: Option<String>,
     /// When the source was last read, with success.
     pub checked_at: Option<Time>,
-    /// When it is read next.
+    /// When it is read next if nothing tells of a change before; `None` while it is paused or does not run.
     pub next_check: Option<Time>,
     /// Everything that is wrong, for people; several lines.
     pub problem: Option<String>,
@@ -37,7 +37,7 @@ pub struct SourceStatus {
     pub refused: Option<Refused>,
     /// Deployments that belong to another owner, and other changes that were not made.
     pub conflicts: Vec<String>,
-    /// Counts of its last snapshot.
+    /// Deployments in the snapshot that was applied last.
     pub counts: Counts,
     /// Circuit breakers of what it depends on, by name.
     pub breakers: BTreeMap<String, SourceBreaker>,
@@ -87,7 +87,7 @@ impl SourceStatus {
     }
 }
 
-/// The state of a source in one word.
+/// The summary of a source's status.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SourceState {
     /// Nothing is known yet.
@@ -102,12 +102,12 @@ pub enum SourceState {
     Retrying,
     /// Nothing changes until a person acts.
     Stalled,
-    /// A person has paused it.
+    /// Paused by a person, until one resumes it.
     Paused,
 }
 
 impl SourceState {
-    /// The word.
+    /// The word for it in the API and on the console.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -122,10 +122,10 @@ impl SourceState {
     }
 }
 
-/// A revision that is refused.
+/// The refusal of a revision, which stays until a newer one passes or it is validated again.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Refused {
-    /// The revision.
+    /// The refused revision, in the words of the source: a commit.
     pub revision: String,
     /// The verdict in one word: `unpinned-ref`.
     pub outcome: String,
@@ -136,18 +136,18 @@ pub struct Refused {
 /// Counts of a source's last snapshot.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Deployments that it wants.
+    /// Deployments that it wants, the disabled ones included.
     pub deployments: usize,
     /// Deployments that it wants without a replica.
     pub disabled: usize,
 }
 
-/// A circuit breaker of a source.
+/// The circuit breaker of one thing that a source depends on, such as a Git host.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SourceBreaker {
-    /// Its state.
+    /// Closed: it is asked; open: it is left alone; half-open: one attempt is under way.
     pub state: BreakerState,
-    /// Failures in a row.
+    /// Failures since the last success.
     pub failures: u32,
     /// When it is tried again; `None`: when there is something to try.
     pub retry_at: Option<Time>,
@@ -162,9 +162,9 @@ impl Default for SourceBreaker {
 /// A secret that a source gives to a worker, without its value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WorkerSecret {
-    /// The worker.
+    /// Name of the worker that may read it.
     pub worker: WorkerId,
-    /// The name of the secret.
+    /// Name by which manifests refer to the secret.
     pub name: String,
     /// Its type; empty where not even that could be read.
     pub kind: String,

@@ -19,7 +19,7 @@ use super::{
 
 /// The prefix of aliases.
 pub const ALIASES: &str = "/aliases/";
-/// The key that every new alias writes.
+/// The key that every new alias writes. A new deployment compares it, so that the two never get one name.
 pub const MARK: &str = "/meta/aliases";
 /// The key that every alias writes that gains a target.
 pub const TARGETS_MARK: &str = "/meta/alias-targets";
@@ -30,12 +30,12 @@ pub fn alias_key(name: &DeploymentName) -> String {
     format!("{ALIASES}{name}")
 }
 
-/// An alias as it is stored.
+/// The value of an alias's key, JSON.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct StoredAlias {
     v: u32,
-    /// The manifest as the user wrote it.
+    /// The manifest as its author wrote it, without defaults.
     pub manifest: Value,
     /// Counts changes of targets and stickiness.
     pub generation: u64,
@@ -60,12 +60,12 @@ impl StoredAlias {
         self.origin.as_deref().map_or(Origin::API, Origin::read)
     }
 
-    /// Reads an entry.
+    /// Decodes an entry's value. [`StoreError::Corrupt`] if it has another form.
     pub fn read(entry: &Entry) -> Result<Self, StoreError> {
         layout::read(entry)
     }
 
-    /// Reads an entry all the way to the alias.
+    /// Decodes an entry and parses its manifest. [`StoreError::Corrupt`] if this version does not take it any more.
     pub fn read_alias(entry: &Entry) -> Result<Arc<Alias>, StoreError> {
         let corrupt = |reason: String| StoreError::Corrupt { key: entry.key.clone(), reason };
         let stored = Self::read(entry)?;
@@ -84,7 +84,7 @@ impl StoredAlias {
         }))
     }
 
-    /// The value to store.
+    /// The value to store, as JSON.
     #[must_use]
     pub fn bytes(&self) -> Bytes {
         layout::bytes(self)

@@ -49,7 +49,7 @@ const CACHE: usize = 4 << 20;
 /// Limit for finishing accepted commits when the store closes, so that a stuck disk cannot block the shutdown.
 const LAST_WRITES: Duration = Duration::from_secs(10);
 
-/// A [`Store`] in one file.
+/// A [`Store`] in one file of this machine, by redb. One process has it open at a time.
 pub struct EmbeddedStore {
     file: Arc<File>,
     commands: Option<mpsc::Sender<Command>>,

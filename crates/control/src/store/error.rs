@@ -18,7 +18,7 @@ pub enum StoreError {
     /// The file was written by a version of Berth that this one does not understand.
     #[error("the store {} has format {found}, this berth reads {known}: use the berth version that wrote it", path.display())]
     Format {
-        /// Path of the file.
+        /// Path of the store's file.
         path: PathBuf,
         /// Format version of the file.
         found: u64,
@@ -32,7 +32,7 @@ pub enum StoreError {
     TooLarge {
         /// Operations, or comparisons if they are more.
         ops: usize,
-        /// Bytes of keys and values.
+        /// Bytes of the keys and values that it writes.
         bytes: usize,
     },
     /// A transaction writes a key twice.
@@ -50,7 +50,7 @@ pub enum StoreError {
         /// A guess of when it is worth trying again.
         retry_in: Duration,
     },
-    /// The store is shut.
+    /// The store was closed, or its writer has ended.
     #[error("the store is closed")]
     Closed,
     /// No endpoint of the store answers.
@@ -58,15 +58,15 @@ pub enum StoreError {
         "etcd does not answer at {endpoints}: {reason}; check that it runs, that a majority of its members can reach each other, and the address given with --store"
     )]
     Unreachable {
-        /// Endpoints that were tried.
+        /// Endpoints that were tried, with commas between.
         endpoints: String,
-        /// Error of the last one.
+        /// Error of the attempt that was made last.
         reason: String,
     },
     /// Outcome unknown: the answer was lost, and the current content does not show if the transaction was committed.
     #[error("unknown if etcd committed a transaction ({reason}): read the current state before a retry")]
     Uncertain {
-        /// Reason for the lost answer.
+        /// Error of the attempt whose answer was lost.
         reason: String,
     },
     /// Full: the store takes no writes until space is freed.
@@ -74,17 +74,17 @@ pub enum StoreError {
         "etcd at {endpoint} is full and takes no writes: compact it (etcdctl compact REVISION), then etcdctl defrag and etcdctl alarm disarm; a larger --quota-backend-bytes makes it last longer"
     )]
     Full {
-        /// Endpoint that reported it.
+        /// Endpoint that reported it, `HOST:PORT`; all of them, with commas between, where it could be any.
         endpoint: String,
     },
     /// The store does not let us in, or not there.
     #[error("etcd at {endpoint} refuses: {reason}; {remedy}")]
     Refused {
-        /// Endpoint that reported it.
+        /// Endpoint that reported it, `HOST:PORT`; all of them, with commas between, where it could be any.
         endpoint: String,
         /// Message of the endpoint.
         reason: String,
-        /// Remedy.
+        /// Action for the operator, by the message.
         remedy: &'static str,
     },
     /// The store is not the one that it was: its history went backwards, or it is another cluster.
@@ -92,9 +92,9 @@ pub enum StoreError {
         "etcd at {endpoint} is not what it was: {reason}; if it was restored from a backup or replaced, restart every controller, else remove the endpoint from --store"
     )]
     Replaced {
-        /// Endpoint that reported it.
+        /// Endpoint that reported it, `HOST:PORT`; all of them, with commas between, where it could be any.
         endpoint: String,
-        /// Evidence.
+        /// The two facts that do not go together, in words.
         reason: String,
     },
     /// The writer's term of leadership is over: another leads, or may.
@@ -106,9 +106,9 @@ pub enum StoreError {
     /// A value is not what its key says.
     #[error("the value of {key:?} cannot be read: {reason}; restore it from a backup, or delete the key")]
     Corrupt {
-        /// Key that was refused.
+        /// Key of the entry that cannot be read.
         key: String,
-        /// Reason for the refusal.
+        /// Error of its parser, or the form that it has.
         reason: String,
     },
 }

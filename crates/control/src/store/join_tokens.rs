@@ -31,7 +31,7 @@ pub struct JoinTokenRecord {
     /// The only name that a node may take; `None`: any that is free.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node: Option<WorkerId>,
-    /// Nodes that may join with it.
+    /// The most nodes that may join with it.
     pub uses: u32,
     /// Nodes that joined with it, each with the SHA-256 of its request's key.
     #[serde(default)]
@@ -41,13 +41,13 @@ pub struct JoinTokenRecord {
     pub description: String,
     /// Name of the principal that made it.
     pub created_by: String,
-    /// Time of its creation.
+    /// Time of its creation, in seconds since the Unix epoch.
     pub created: u64,
-    /// End of its validity.
+    /// Time from which no node joins with it, in seconds since the Unix epoch.
     pub expires: u64,
 }
 
-/// A node that joined.
+/// A use of a join token: the node, and the request by which it joined.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JoinedNode {
     /// Its name.
@@ -56,7 +56,7 @@ pub struct JoinedNode {
     pub request: String,
 }
 
-/// A join token as it is stored.
+/// The value of a join token's key, JSON.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StoredJoinToken {
     v: u32,
@@ -66,18 +66,18 @@ pub struct StoredJoinToken {
 }
 
 impl StoredJoinToken {
-    /// The stored form.
+    /// Wraps a record in the current form.
     #[must_use]
     pub const fn of(record: JoinTokenRecord) -> Self {
         Self { v: FORM, record }
     }
 
-    /// Reads an entry.
+    /// Decodes an entry's value. [`StoreError::Corrupt`] if it has another form.
     pub fn read(entry: &Entry) -> Result<Self, StoreError> {
         layout::read(entry)
     }
 
-    /// The value to store.
+    /// The value to store, as JSON.
     #[must_use]
     pub fn bytes(&self) -> Bytes {
         layout::bytes(self)

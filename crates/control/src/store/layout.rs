@@ -51,11 +51,11 @@ pub const HISTORY: &str = "/history/";
 pub const MEASURED: &str = "/measured/";
 /// Prefix of operators' settings for workers.
 pub const WORKERS: &str = "/workers/";
-/// Keys of the settings that sources give workers.
+/// Prefix of the settings that sources give workers.
 pub const TERMS: &str = "/terms/";
 /// The key of the treatment of workers that no source names.
 pub const UNKNOWN_WORKERS: &str = "/meta/terms";
-/// Keys of what sources keep for the next leader.
+/// Prefix of what sources keep for the next leader, `NAME/SLOT`.
 pub const SOURCES: &str = "/sources/";
 /// The slot that says that a source is paused.
 pub const PAUSED: &str = "paused";
@@ -70,7 +70,7 @@ pub const LEADER: &str = "/leader";
 /// The key of the last plan's number.
 pub const PLAN: &str = "/meta/plan";
 
-/// The number of the forms below.
+/// The number of the stored forms, `v` in each. A change that an older Berth cannot read makes it one more.
 pub(super) const FORM: u32 = 1;
 
 /// The key of a deployment.
@@ -124,18 +124,18 @@ pub struct StoredPause {
     since: u64,
 }
 
-/// The value that pauses a source.
+/// The value that pauses a source, as JSON.
 #[must_use]
 pub fn pause_bytes(since: Time) -> Bytes {
     bytes(&StoredPause { v: FORM, since: since.0 })
 }
 
-/// A deployment as it is stored.
+/// The value of a deployment's key, JSON.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct StoredDeployment {
     v: u32,
-    /// The manifest as the user wrote it.
+    /// The manifest as its author wrote it, without defaults.
     pub manifest: Value,
     /// Base of relative locations in the manifest.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -153,7 +153,7 @@ pub struct StoredDeployment {
     git: Option<String>,
     /// Nanoseconds since the Unix epoch.
     pub created: u64,
-    /// Deletion was asked for.
+    /// True from the request for deletion on, until its replicas are gone and the key is removed.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub deleting: bool,
     /// The SHA-256 of a local artifact, hashed when it was declared.
@@ -183,7 +183,7 @@ impl StoredDeployment {
         }
     }
 
-    /// The owner.
+    /// The source that owns it, from whichever form was written.
     #[must_use]
     pub fn origin(&self) -> Origin {
         match (&self.origin, &self.directory, &self.git) {
@@ -213,12 +213,12 @@ impl StoredDeployment {
         })
     }
 
-    /// Decodes an entry.
+    /// Decodes an entry's value, but not the manifests in it. [`StoreError::Corrupt`] if it has another form.
     pub fn read(entry: &Entry) -> Result<Self, StoreError> {
         read(entry)
     }
 
-    /// Reads an entry all the way to the deployment.
+    /// Decodes an entry and parses its manifest. [`StoreError::Corrupt`] if this version does not take it any more.
     pub fn read_deployment(entry: &Entry) -> Result<Arc<Deployment>, StoreError> {
         let stored = Self::read(entry)?;
         let namespace = name_in(&entry.key, DEPLOYMENTS).map(|name| name.to_namespace()).unwrap_or_default();
@@ -228,7 +228,7 @@ impl StoredDeployment {
             .map_err(|reason| StoreError::Corrupt { key: entry.key.clone(), reason })
     }
 
-    /// The value to store.
+    /// The value to store, as JSON.
     #[must_use]
     pub fn bytes(&self) -> Bytes {
         bytes(self)
@@ -243,15 +243,15 @@ pub struct StoredHistory {
     pub items: Vec<Replaced>,
 }
 
-/// A generation that was replaced.
+/// A generation that was replaced, kept so that people can go back to it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Replaced {
-    /// Its number.
+    /// Number of the generation, as it was while it was in force.
     pub generation: u64,
-    /// The revision that it wanted.
+    /// Id of the revision that it wanted.
     pub revision: String,
-    /// The source that had declared it.
+    /// The source that had declared it, `KIND:ID`.
     pub origin: String,
     /// When it was replaced: nanoseconds since the Unix epoch.
     pub at: u64,
@@ -269,12 +269,12 @@ impl Default for StoredHistory {
 }
 
 impl StoredHistory {
-    /// Decodes an entry.
+    /// Decodes an entry's value, but not the manifests in it. [`StoreError::Corrupt`] if it has another form.
     pub fn read(entry: &Entry) -> Result<Self, StoreError> {
         read(entry)
     }
 
-    /// The value to store.
+    /// The value to store, as JSON.
     #[must_use]
     pub fn bytes(&self) -> Bytes {
         bytes(self)
@@ -288,13 +288,13 @@ pub struct StoredMeasure {
     bytes: u64,
 }
 
-/// The value of a measured size.
+/// The value of a measured size, as JSON.
 #[must_use]
 pub fn measured_bytes(size: ByteSize) -> Bytes {
     bytes(&StoredMeasure { v: FORM, bytes: size.0 })
 }
 
-/// Reads a measured size.
+/// Decodes a measured size, and the artifact's digest in its key. [`StoreError::Corrupt`] if either is none.
 pub fn read_measured(entry: &Entry) -> Result<(Digest, ByteSize), StoreError> {
     let stored: StoredMeasure = read(entry)?;
     let digest = tail(entry, MEASURED).parse::<Digest>();
@@ -327,7 +327,7 @@ pub fn read_cordon(entry: &Entry) -> Result<Cordon, StoreError> {
     })
 }
 
-/// The number of the last plan.
+/// The value of [`PLAN`], JSON: the number of the last plan.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StoredPlan {
     v: u32,
@@ -340,7 +340,7 @@ pub fn plan_bytes(generation: Generation) -> Bytes {
     bytes(&StoredPlan { v: FORM, generation: generation.0 })
 }
 
-/// Reads the number of the last plan.
+/// Decodes the number of the last plan. [`StoreError::Corrupt`] if the entry has another form.
 pub fn read_plan(entry: &Entry) -> Result<Generation, StoreError> {
     read::<StoredPlan>(entry).map(|stored| Generation(stored.generation))
 }
@@ -357,17 +357,17 @@ pub fn record_bytes(record: &Record) -> Bytes {
     bytes(&StoredRecord { v: FORM, record })
 }
 
-/// Decodes a record.
+/// Decodes a record. [`StoreError::Corrupt`] if the entry has another form.
 pub fn read_record(entry: &Entry) -> Result<Record, StoreError> {
     read::<StoredRecord<Record>>(entry).map(|stored| stored.record)
 }
 
-/// The name at the end of an entry's key.
+/// The name at the end of a key below `prefix`; `None` if the key is none.
 pub fn name_in(key: &str, prefix: &str) -> Option<DeploymentName> {
     DeploymentName::new(key.strip_prefix(prefix)?).ok()
 }
 
-/// The worker at the end of a key.
+/// The worker that a key below [`WORKERS`] is about; `None` if the key is none.
 pub fn worker_in(key: &str) -> Option<WorkerId> {
     WorkerId::new(key.strip_prefix(WORKERS)?).ok()
 }

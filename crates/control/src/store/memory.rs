@@ -17,7 +17,7 @@ use super::{
 /// Commits that watches can go back to. A test that needs [`StoreError::Compacted`] calls [`Store::compact`].
 const HISTORY: usize = 100_000;
 
-/// A [`Store`] in memory.
+/// A [`Store`] in memory, which ends with the process: for tests and simulations.
 pub struct MemoryStore {
     shared: Arc<Shared>,
     current: watch::Sender<Rev>,

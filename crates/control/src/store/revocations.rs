@@ -18,7 +18,7 @@ pub fn revocation_key(id: &str) -> String {
     format!("{REVOCATIONS}{id}")
 }
 
-/// A revocation as it is stored.
+/// The value of a revocation's key, JSON.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StoredRevocation {
     v: u32,
@@ -28,18 +28,18 @@ pub struct StoredRevocation {
 }
 
 impl StoredRevocation {
-    /// The stored form.
+    /// Wraps a revocation in the current form.
     #[must_use]
     pub const fn of(revocation: Revocation) -> Self {
         Self { v: FORM, revocation }
     }
 
-    /// Reads an entry.
+    /// Decodes an entry's value. [`StoreError::Corrupt`] if it has another form.
     pub fn read(entry: &Entry) -> Result<Self, StoreError> {
         layout::read(entry)
     }
 
-    /// The value to store.
+    /// The value to store, as JSON.
     #[must_use]
     pub fn bytes(&self) -> Bytes {
         layout::bytes(self)

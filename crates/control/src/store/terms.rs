@@ -68,7 +68,7 @@ pub fn terms_key(worker: &WorkerId) -> String {
     format!("{}{worker}", layout::TERMS)
 }
 
-/// The worker at the end of a key of terms.
+/// The worker that a key of terms is about; `None` if the key is none.
 pub fn named_in(key: &str) -> Option<WorkerId> {
     WorkerId::new(key.strip_prefix(layout::TERMS)?).ok()
 }
@@ -96,7 +96,7 @@ pub fn terms_bytes(source: &SourceName, terms: &WorkerTerms) -> Bytes {
     })
 }
 
-/// Reads a worker's terms.
+/// Decodes a worker's terms. [`StoreError::Corrupt`] if the entry has another form.
 pub fn read_terms(entry: &Entry) -> Result<Arc<WorkerTerms>, StoreError> {
     let stored: StoredTerms = layout::read(entry)?;
     let StoredEviction { strategy, automatic } = stored.eviction;

@@ -18,7 +18,7 @@ pub fn token_key(id: &str) -> String {
     format!("{TOKENS}{id}")
 }
 
-/// A token as it is stored.
+/// The value of a token's key, JSON.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StoredToken {
     v: u32,
@@ -28,18 +28,18 @@ pub struct StoredToken {
 }
 
 impl StoredToken {
-    /// The stored form.
+    /// Wraps a record in the current form.
     #[must_use]
     pub const fn of(record: TokenRecord) -> Self {
         Self { v: FORM, record }
     }
 
-    /// Reads an entry.
+    /// Decodes an entry's value. [`StoreError::Corrupt`] if it has another form.
     pub fn read(entry: &Entry) -> Result<Self, StoreError> {
         layout::read(entry)
     }
 
-    /// The value to store.
+    /// The value to store, as JSON.
     #[must_use]
     pub fn bytes(&self) -> Bytes {
         layout::bytes(self)

@@ -1,8 +1,8 @@
-//! Keeps a connection: runs the brain, and passes words both ways while there is one.
+//! Keeps a connection: runs the brain, and passes messages both ways while there is one.
 //!
 //! ```text
-//! words ──end.up──▶ one at a time ──room──▶ line.speak
-//! heard ◀──room── one at a time ◀──end.down── line.hear
+//! outgoing ──client.up──▶ one at a time ──room──▶ stream.outgoing
+//! incoming ◀──room── one at a time ◀──client.down── stream.incoming
 //! ```
 //! Without a connection nothing is read from whoever speaks: he joins what he has to say, and nothing piles up here.
 
@@ -27,10 +27,10 @@ use crate::leadership::{self, LeadershipView};
 const CHANNEL: usize = 4;
 
 /// Limit for sending the last messages. Long enough for slow links, short enough for a shutdown.
-const FAREWELL: Duration = Duration::from_secs(1);
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Time without a controller before it is reported. Longer than an election.
-const WITHOUT: Duration = Duration::from_secs(6);
+const REPORT_MISSING_AFTER: Duration = Duration::from_secs(6);
 
 /// Parts that differ between workers and gateways.
 pub(super) trait Client: Send + 'static {
@@ -41,36 +41,36 @@ pub(super) trait Client: Send + 'static {
     /// Message from the controller.
     type Incoming: Send + 'static;
 
-    /// Opens a connection.
+    /// Opens a connection to the controller on a node. Fails if the node does not lead.
     fn dial(&self, whom: &Target) -> Dialling<Self::Outgoing, Self::Incoming>;
 
     /// Returns the first message for a new connection.
     fn attached(&mut self) -> Option<Self::Outgoing>;
 
     /// Adapts a message for this connection; `None` if it has no meaning there.
-    fn up(&mut self, word: Self::Outgoing) -> Option<Self::Outgoing>;
+    fn up(&mut self, message: Self::Outgoing) -> Option<Self::Outgoing>;
 
-    /// Adapts a received message.
-    fn down(&mut self, heard: Self::Incoming) -> Self::Incoming;
+    /// Adapts a message from this connection for the worker or gateway, to which all connections are one.
+    fn down(&mut self, message: Self::Incoming) -> Self::Incoming;
 }
 
 /// Both channels towards a worker or gateway, and what leads to a controller.
 pub(super) struct Connection<E: Client> {
     context: ConnectContext,
-    end: E,
-    words: mpsc::Receiver<E::Outgoing>,
-    heard: mpsc::Sender<E::Incoming>,
+    client: E,
+    outgoing: mpsc::Receiver<E::Outgoing>,
+    incoming: mpsc::Sender<E::Incoming>,
     leader: watch::Sender<Option<(WorkerId, Epoch)>>,
 }
 
-/// The other ends of the channels.
+/// The worker's or gateway's ends: messages to the controller, messages from it.
 pub(super) type Channels<E> = (mpsc::Sender<<E as Client>::Outgoing>, mpsc::Receiver<<E as Client>::Incoming>);
 
 impl<E: Client> Connection<E> {
-    pub(super) fn new(context: ConnectContext, end: E) -> (Self, Channels<E>) {
-        let (speak, words) = mpsc::channel(CHANNEL);
-        let (heard, hear) = mpsc::channel(CHANNEL);
-        (Self { context, end, words, heard, leader: watch::channel(None).0 }, (speak, hear))
+    pub(super) fn new(context: ConnectContext, client: E) -> (Self, Channels<E>) {
+        let (sender, outgoing) = mpsc::channel(CHANNEL);
+        let (incoming, receiver) = mpsc::channel(CHANNEL);
+        (Self { context, client, outgoing, incoming, leader: watch::channel(None).0 }, (sender, receiver))
     }
 
     /// Last leader found. Kept while there is no connection.
@@ -96,7 +96,7 @@ impl<E: Client> Connection<E> {
             up: None,
             down: None,
         };
-        running.look_at_seat();
+        running.follow_leadership();
         shutdown.run_until_cancelled(running.run()).await;
     }
 }
@@ -135,7 +135,7 @@ enum Wake<E: Client> {
     Dialled(Result<ControllerStream<E::Outgoing, E::Incoming>, Broken>),
     /// Next outgoing message; `None` when all senders have gone.
     Outgoing(Option<E::Outgoing>),
-    Spoke,
+    Sent,
     Incoming(Option<Result<E::Incoming, Broken>>),
     Delivered,
     Gone,
@@ -145,13 +145,13 @@ impl<E: Client> Running<E> {
     async fn run(&mut self) {
         loop {
             match self.next().await {
-                Wake::Leadership => self.look_at_seat(),
+                Wake::Leadership => self.follow_leadership(),
                 Wake::Tick => self.feed(Event::Tick),
                 Wake::Dialled(dialled) => self.dialled(dialled),
-                Wake::Outgoing(Some(word)) => self.up = self.connection.end.up(word),
-                Wake::Outgoing(None) => return self.farewell().await,
-                Wake::Spoke | Wake::Delivered => {}
-                Wake::Incoming(Some(Ok(heard))) => self.down = Some(self.connection.end.down(heard)),
+                Wake::Outgoing(Some(message)) => self.up = self.connection.client.up(message),
+                Wake::Outgoing(None) => return self.close().await,
+                Wake::Sent | Wake::Delivered => {}
+                Wake::Incoming(Some(Ok(message))) => self.down = Some(self.connection.client.down(message)),
                 Wake::Incoming(Some(Err(broken))) => self.lost(broken),
                 Wake::Incoming(None) => self.lost(Broken::Failed("the controller ended".to_owned())),
                 Wake::Gone => return,
@@ -162,7 +162,7 @@ impl<E: Client> Running<E> {
     async fn next(&mut self) -> Wake<E> {
         let wake = self.leader_discovery.wake_at().map(|at| self.start + at.since(Time::ZERO));
         let Self { connection, leadership, dialling, stream, first, up, down, .. } = self;
-        let (connected, speaking, hearing) = (stream.is_some(), first.is_some() || up.is_some(), down.is_some());
+        let (connected, sending, delivering) = (stream.is_some(), first.is_some() || up.is_some(), down.is_some());
         tokio::select! {
             () = leadership::changed(leadership) => Wake::Leadership,
             () = optional(wake.map(sleep_until)) => Wake::Tick,
@@ -170,28 +170,28 @@ impl<E: Client> Running<E> {
                 *dialling = None;
                 Wake::Dialled(dialled)
             }
-            word = connection.words.recv(), if connected && !speaking => Wake::Outgoing(word),
-            heard = connection.heard.reserve(), if hearing => {
-                if let (Ok(room), Some(down)) = (heard, down.take()) {
+            message = connection.outgoing.recv(), if connected && !sending => Wake::Outgoing(message),
+            room = connection.incoming.reserve(), if delivering => {
+                if let (Ok(room), Some(down)) = (room, down.take()) {
                     room.send(down);
                 }
                 Wake::Delivered
             }
-            // While it is connected, its last words tell when it is gone.
-            () = connection.heard.closed(), if !connected => Wake::Gone,
-            woke = stream_event(stream, speaking, hearing) => match woke {
+            // While it is connected, its last messages tell when it is gone.
+            () = connection.incoming.closed(), if !connected => Wake::Gone,
+            woke = stream_event(stream, sending, delivering) => match woke {
                 StreamEvent::Room(room) => {
-                    if let Some(word) = first.take().or_else(|| up.take()) {
-                        room.send(word);
+                    if let Some(message) = first.take().or_else(|| up.take()) {
+                        room.send(message);
                     }
-                    Wake::Spoke
+                    Wake::Sent
                 }
-                StreamEvent::Incoming(heard) => Wake::Incoming(heard),
+                StreamEvent::Incoming(message) => Wake::Incoming(message),
             },
         }
     }
 
-    fn look_at_seat(&mut self) {
+    fn follow_leadership(&mut self) {
         let leader = self.leadership.borrow_and_update().leader(&self.connection.context.me);
         self.feed(Event::Leadership(leader));
     }
@@ -208,7 +208,7 @@ impl<E: Client> Running<E> {
                 }
             }
             Err(Broken::Elsewhere { leader, at }) => {
-                self.hear_where(leader.as_ref(), at);
+                self.learn_leader_address(leader.as_ref(), at);
                 self.feed(Event::Elsewhere(leader));
             }
             Err(Broken::Failed(reason)) => {
@@ -232,7 +232,7 @@ impl<E: Client> Running<E> {
         self.detachment = Detachment::Since(Instant::now());
         let leader = match broken {
             Broken::Elsewhere { leader, at } => {
-                self.hear_where(leader.as_ref(), at);
+                self.learn_leader_address(leader.as_ref(), at);
                 leader
             }
             Broken::Refused(_) | Broken::Failed(_) => None,
@@ -241,7 +241,7 @@ impl<E: Client> Running<E> {
     }
 
     /// A node that does not lead says who does, and where that one is: it has it from the store.
-    fn hear_where(&self, leader: Option<&(WorkerId, Epoch)>, at: Option<SocketAddr>) {
+    fn learn_leader_address(&self, leader: Option<&(WorkerId, Epoch)>, at: Option<SocketAddr>) {
         if let (Some((name, epoch)), Some(at)) = (leader, at) {
             self.connection.context.peers.led_by(name, *epoch, at);
         }
@@ -255,7 +255,7 @@ impl<E: Client> Running<E> {
             match effect {
                 Effect::Dial(whom) => {
                     self.stream = None;
-                    self.dialling = Some(self.connection.end.dial(&whom));
+                    self.dialling = Some(self.connection.client.dial(&whom));
                 }
                 Effect::HangUp => (self.stream, self.dialling) = (None, None),
                 Effect::Attach => self.attach(),
@@ -266,7 +266,7 @@ impl<E: Client> Running<E> {
     /// Tells, once, that no controller was found for long, and what came of asking.
     fn complain(&mut self, controllers: usize) {
         let Detachment::Since(since) = self.detachment else { return };
-        if since.elapsed() < WITHOUT {
+        if since.elapsed() < REPORT_MISSING_AFTER {
             return;
         }
         self.detachment = Detachment::Told;
@@ -302,17 +302,17 @@ impl<E: Client> Running<E> {
             );
         }
         (self.refused, self.trouble, self.detachment) = (None, None, Detachment::Attached);
-        self.first = self.connection.end.attached();
+        self.first = self.connection.client.attached();
         // What was about to be said to another may mean nothing to this one; what it said is still to be delivered.
-        self.up = self.up.take().and_then(|word| self.connection.end.up(word));
+        self.up = self.up.take().and_then(|message| self.connection.client.up(message));
     }
 
     /// Waits, after the last sender has gone, until the last message has arrived.
-    async fn farewell(&mut self) {
-        let Some(ControllerStream { speak, mut hear, far: true, .. }) = self.stream.take() else { return };
-        drop(speak);
-        let ended = async { while let Some(Ok(_)) = hear.next().await {} };
-        if timeout(FAREWELL, ended).await.is_err() {
+    async fn close(&mut self) {
+        let Some(ControllerStream { outgoing, mut incoming, far: true, .. }) = self.stream.take() else { return };
+        drop(outgoing);
+        let ended = async { while let Some(Ok(_)) = incoming.next().await {} };
+        if timeout(CLOSE_TIMEOUT, ended).await.is_err() {
             tracing::debug!(event = "farewell_late", "the controller did not take the last words in time");
         }
     }
@@ -326,16 +326,16 @@ enum StreamEvent<'a, W, H> {
 /// Next event on the stream. Never ready without a stream.
 async fn stream_event<W, H>(
     stream: &mut Option<ControllerStream<W, H>>,
-    speaking: bool,
-    hearing: bool,
+    sending: bool,
+    delivering: bool,
 ) -> StreamEvent<'_, W, H> {
-    let Some(ControllerStream { speak, hear, .. }) = stream else { return std::future::pending().await };
+    let Some(ControllerStream { outgoing, incoming, .. }) = stream else { return std::future::pending().await };
     tokio::select! {
-        room = speak.reserve(), if speaking => match room {
+        room = outgoing.reserve(), if sending => match room {
             Ok(room) => StreamEvent::Room(room),
             Err(_) => StreamEvent::Incoming(None),
         },
-        heard = hear.next(), if !hearing => StreamEvent::Incoming(heard),
+        message = incoming.next(), if !delivering => StreamEvent::Incoming(message),
         else => std::future::pending().await,
     }
 }

@@ -1,7 +1,7 @@
 //! Connection of a gateway to its controller.
 //!
 //! The gateway numbers route changes through, whichever controller they come from: each connection counts from 1, and what
-//! it counts is added to what came before. So words on changes of an earlier connection can be told apart, and a gateway
+//! it counts is added to what came before. So messages on changes of an earlier connection can be told apart, and a gateway
 //! that missed something notices. A new controller is told at once who waits: the gateway has said it to the last one.
 
 use std::collections::BTreeMap;
@@ -18,13 +18,13 @@ use super::{
     ConnectContext,
     connection::Client,
     leader_discovery::Target,
-    stream::{Broken, ControllerStream, Dialling, client, heard, speech, welcome},
+    stream::{Broken, ControllerStream, Dialling, client, incoming, outgoing, welcome},
 };
 
 /// The most changes of one connection: one in each millisecond for 30 years. The numbers of all connections are added up.
 const MOST_CHANGES: u64 = 1 << 40;
 
-/// Client side of a gateway.
+/// A gateway's side of its connections: numbers changes anew, and repeats demand to a new controller.
 pub(super) struct GatewayClient {
     context: ConnectContext,
     region: Option<String>,
@@ -84,7 +84,7 @@ impl Client for GatewayClient {
             GatewayEvent::Applied(seq) => {
                 seq.checked_sub(self.before).filter(|seq| *seq > 0).map(GatewayEvent::Applied)
             }
-            GatewayEvent::Outcomes(_) | GatewayEvent::PageOut(_) | GatewayEvent::AskWhole => Some(event),
+            GatewayEvent::Outcomes(_) | GatewayEvent::PageOut(_) | GatewayEvent::Resync => Some(event),
         }
     }
 
@@ -97,24 +97,24 @@ impl Client for GatewayClient {
 async fn here(context: ConnectContext, region: Option<String>) -> Result<GatewayStream, Broken> {
     let (handle, epoch) = context.here()?;
     let attached = handle.attach_gateway(context.me.clone(), region).await;
-    let (speak, changes) = attached.map_err(|error| Broken::Failed(error.to_string()))?;
-    Ok(ControllerStream { epoch, far: false, speak, hear: ReceiverStream::new(changes).map(Ok).boxed() })
+    let (outgoing, changes) = attached.map_err(|error| Broken::Failed(error.to_string()))?;
+    Ok(ControllerStream { epoch, far: false, outgoing, incoming: ReceiverStream::new(changes).map(Ok).boxed() })
 }
 
 async fn there(context: ConnectContext, name: WorkerId, region: Option<String>) -> Result<GatewayStream, Broken> {
     let peer = context.peer(&name)?;
     let hello = v1::Hello { region, ..context.hello() };
     let hello = v1::GatewayWord { word: Some(gateway_word::Word::Hello(hello)) };
-    let (speak, said) = speech(hello, words_of);
-    let mut words = client(&peer).route(context.request(said)).await?.into_inner();
-    let epoch = welcome(&mut words, |word: v1::RouteOrder| match word.order {
+    let (outgoing, body) = outgoing(hello, messages_of);
+    let mut messages = client(&peer).route(context.request(body)).await?.into_inner();
+    let epoch = welcome(&mut messages, |message: v1::RouteOrder| match message.order {
         Some(route_order::Order::Welcome(welcome)) => Some(welcome),
         _ => None,
     })
     .await?;
     let mut assembly = Assembly::<RouteChange>::new(());
-    let hear = heard(peer, words, move |word: v1::RouteOrder| {
-        let Some(route_order::Order::Routes(part)) = word.order else { return Ok(None) };
+    let incoming = incoming(peer, messages, move |message: v1::RouteOrder| {
+        let Some(route_order::Order::Routes(part)) = message.order else { return Ok(None) };
         let change = assembly.push(part).map_err(|error| Broken::Failed(error.to_string()))?;
         let left_out = assembly.left_out();
         if left_out > 0 {
@@ -125,18 +125,18 @@ async fn there(context: ConnectContext, name: WorkerId, region: Option<String>) 
         }
         Ok(change)
     });
-    Ok(ControllerStream { epoch, far: true, speak, hear })
+    Ok(ControllerStream { epoch, far: true, outgoing, incoming })
 }
 
 /// An event in the messages that it takes.
-fn words_of(event: GatewayEvent) -> std::vec::IntoIter<v1::GatewayWord> {
+fn messages_of(event: GatewayEvent) -> std::vec::IntoIter<v1::GatewayWord> {
     use gateway_word::Word;
     let words: Vec<Word> = match event {
         GatewayEvent::Demand(demands) => demands_to(&demands).map(Word::Demands).collect(),
         GatewayEvent::Outcomes(outcomes) => outcomes_to(&outcomes).map(Word::Outcomes).collect(),
         GatewayEvent::PageOut(name) => vec![Word::PageOut(name.to_string())],
         GatewayEvent::Applied(seq) => vec![Word::Applied(seq)],
-        GatewayEvent::AskWhole => vec![Word::AskWhole(true)],
+        GatewayEvent::Resync => vec![Word::AskWhole(true)],
     };
     words.into_iter().map(|word| v1::GatewayWord { word: Some(word) }).collect::<Vec<_>>().into_iter()
 }

@@ -34,16 +34,16 @@ pub const DOUBT: Duration = Duration::from_secs(60);
 /// Duration after which a connection counts as good and pauses start anew.
 const GOOD: Duration = Duration::from_secs(5);
 
-/// Node to connect to.
+/// Place of a controller, to be connected to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Target {
     /// This process.
     Here,
-    /// Another node.
+    /// Another node, over the peer port.
     Node(WorkerId),
 }
 
-/// Input of the search.
+/// Input of [`LeaderDiscovery::on`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Event {
     /// The leader by this node's own election, if it knows one: perhaps this node itself.
@@ -60,7 +60,7 @@ pub enum Event {
     Tick,
 }
 
-/// Action for the driver.
+/// Action that [`LeaderDiscovery::on`] asks of its driver.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Effect {
     /// Connects. Drops an existing or pending connection.
@@ -78,7 +78,7 @@ enum State {
     Attached { whom: Target, epoch: Epoch, since: Time },
 }
 
-/// Brain of the search.
+/// Decides which node to connect to, and when. Brain without I/O; connections are made by its driver.
 #[derive(Debug)]
 pub struct LeaderDiscovery {
     me: WorkerId,
@@ -131,7 +131,7 @@ impl LeaderDiscovery {
         }
     }
 
-    /// The term that it is attached to.
+    /// The term that it is attached to; `None` while it searches or dials.
     #[must_use]
     pub fn attached(&self) -> Option<Epoch> {
         match self.state {
@@ -140,7 +140,7 @@ impl LeaderDiscovery {
         }
     }
 
-    /// Node that it is attached to.
+    /// Node that it is attached to; `None` while it searches or dials.
     #[must_use]
     pub fn whom(&self) -> Option<&Target> {
         match &self.state {

@@ -15,19 +15,19 @@ use tonic::{
 use super::ConnectContext;
 use crate::{Handle, handle::Error, leadership::LeadershipView};
 
-/// Words on their way into a connection. One would do; a few keep a quick writer from waiting for a turn of the loop.
-const SPEAKING: usize = 4;
+/// Messages on their way into a connection. One would do; a few keep a quick writer from waiting for a turn of the loop.
+const OUTGOING_BUFFER: usize = 4;
 
-/// Open stream to a controller.
+/// An open stream to the controller of a term: messages to it, messages from it.
 pub(super) struct ControllerStream<W, H> {
     /// The term of the controller at the other end.
     pub(super) epoch: Epoch,
     /// True if the controller is on another node: messages may still be in transit after they were sent.
     pub(super) far: bool,
-    /// Sender of messages.
-    pub(super) speak: mpsc::Sender<W>,
+    /// Sends messages to the controller.
+    pub(super) outgoing: mpsc::Sender<W>,
     /// From it; the last item says why it ended.
-    pub(super) hear: BoxStream<'static, Result<H, Broken>>,
+    pub(super) incoming: BoxStream<'static, Result<H, Broken>>,
 }
 
 /// A connection that is being made.
@@ -85,7 +85,7 @@ fn leader_in(metadata: &MetadataMap) -> (Option<(WorkerId, Epoch)>, Option<Socke
 }
 
 impl ConnectContext {
-    /// The controller of this process.
+    /// The controller of this process and its term. [`Broken::Elsewhere`] while this node does not lead.
     pub(super) fn here(&self) -> Result<(Handle, Epoch), Broken> {
         match &*self.leadership.borrow() {
             LeadershipView::Leading { handle, epoch } => Ok((handle.clone(), *epoch)),
@@ -95,7 +95,7 @@ impl ConnectContext {
 
     /// The node of this name, which may lead. Its claim is held against its certificate when a line is made.
     pub(super) fn peer(&self, name: &WorkerId) -> Result<Arc<Peer>, Broken> {
-        let peer = self.peers.leader(name);
+        let peer = self.peers.leader_peer(name);
         let peer = peer.ok_or_else(|| Broken::Failed(format!("the members do not know {name}")))?;
         // Another node may have named it.
         if !peer.member().roles.controller {
@@ -119,7 +119,7 @@ impl ConnectContext {
         request
     }
 
-    /// The first word on a stream.
+    /// The first message on a stream: this node, its start, the protocols that it speaks. The caller adds the role's part.
     pub(super) fn hello(&self) -> v1::Hello {
         v1::Hello {
             node: self.me.to_string(),
@@ -140,82 +140,82 @@ pub(super) fn client(peer: &Arc<Peer>) -> v1::fleet_client::FleetClient<PeerChan
 }
 
 /// Outgoing side of a stream: the greeting, then each message in its parts.
-pub(super) fn speech<W, M, I>(
+pub(super) fn outgoing<W, M, I>(
     hello: M,
-    cut: impl Fn(W) -> I + Send + 'static,
+    split: impl Fn(W) -> I + Send + 'static,
 ) -> (mpsc::Sender<W>, impl Stream<Item = M> + Send + 'static)
 where
     W: Send + 'static,
     M: Send + 'static,
     I: Iterator<Item = M> + Send + 'static,
 {
-    let (speak, words) = mpsc::channel::<W>(SPEAKING);
-    let said = stream::unfold((words, cut, None::<I>), |(mut words, cut, mut parts)| async move {
+    let (sender, messages) = mpsc::channel::<W>(OUTGOING_BUFFER);
+    let rest = stream::unfold((messages, split, None::<I>), |(mut messages, split, mut parts)| async move {
         loop {
             if let Some(part) = parts.as_mut().and_then(Iterator::next) {
-                return Some((part, (words, cut, parts)));
+                return Some((part, (messages, split, parts)));
             }
-            let word = words.recv().await?;
-            parts = Some(cut(word));
+            let message = messages.recv().await?;
+            parts = Some(split(message));
         }
     });
-    (speak, stream::iter([hello]).chain(said))
+    (sender, stream::iter([hello]).chain(rest))
 }
 
 /// The answer to the greeting.
 pub(super) async fn welcome<M>(
-    hear: &mut Streaming<M>,
+    messages: &mut Streaming<M>,
     is: impl Fn(M) -> Option<v1::Welcome>,
 ) -> Result<Epoch, Broken> {
-    let first = hear.message().await?;
+    let first = messages.message().await?;
     let welcome = first.and_then(is).ok_or_else(|| Broken::Failed("the stream began without a welcome".to_owned()))?;
     Ok(Epoch(welcome.epoch))
 }
 
 /// Incoming side of a stream, until the stream or its peer is lost.
-pub(super) fn heard<M, H>(
+pub(super) fn incoming<M, H>(
     peer: Arc<Peer>,
-    words: Streaming<M>,
-    understand: impl FnMut(M) -> Result<Option<H>, Broken> + Send + 'static,
+    messages: Streaming<M>,
+    decode: impl FnMut(M) -> Result<Option<H>, Broken> + Send + 'static,
 ) -> BoxStream<'static, Result<H, Broken>>
 where
     M: Send + 'static,
     H: Send + 'static,
 {
-    let hearing = Hearing { words: Some(words), peer, understand };
-    let next = |mut hearing: Hearing<M, _>| async move { hearing.next().await.map(|heard| (heard, hearing)) };
-    stream::unfold(hearing, next).boxed()
+    let incoming = Incoming { messages: Some(messages), peer, decode };
+    let next = |mut incoming: Incoming<M, _>| async move { incoming.next().await.map(|message| (message, incoming)) };
+    stream::unfold(incoming, next).boxed()
 }
 
-struct Hearing<M, F> {
+struct Incoming<M, F> {
     /// `None` once it has ended.
-    words: Option<Streaming<M>>,
+    messages: Option<Streaming<M>>,
     peer: Arc<Peer>,
-    understand: F,
+    decode: F,
 }
 
-impl<M, F> Hearing<M, F> {
+impl<M, F> Incoming<M, F> {
     async fn next<H>(&mut self) -> Option<Result<H, Broken>>
     where
         F: FnMut(M) -> Result<Option<H>, Broken>,
     {
-        let words = self.words.as_mut()?;
+        let messages = self.messages.as_mut()?;
         let broken = loop {
-            let word = tokio::select! {
-                word = words.message() => match word {
-                    Ok(Some(word)) => (self.understand)(word),
+            let decoded = tokio::select! {
+                message = messages.message() => match message {
+                    Ok(Some(message)) => (self.decode)(message),
                     Ok(None) => Err(Broken::Failed(format!("{} ended the stream", self.peer.name()))),
                     Err(status) => Err(status.into()),
                 },
                 () = self.peer.lost() => Err(Broken::Failed(format!("the members have lost {}", self.peer.name()))),
             };
-            match word {
-                Ok(Some(heard)) => return Some(Ok(heard)),
+            match decoded {
+                Ok(Some(message)) => return Some(Ok(message)),
                 Ok(None) => {}
                 Err(broken) => break broken,
             }
         };
-        self.words = None;
+        self.messages = None;
         Some(Err(broken))
     }
 }

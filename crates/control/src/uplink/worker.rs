@@ -19,10 +19,10 @@ use super::{
     ConnectContext,
     connection::Client,
     leader_discovery::Target,
-    stream::{Broken, ControllerStream, Dialling, client, heard, speech, welcome},
+    stream::{Broken, ControllerStream, Dialling, client, incoming, outgoing, welcome},
 };
 
-/// Client side of a worker.
+/// A worker's side of its connections: holds reports back until the controller has had a whole one.
 pub(super) struct WorkerClient {
     context: ConnectContext,
     info: WorkerInfo,
@@ -61,34 +61,34 @@ impl Client for WorkerClient {
         Some(report).filter(|_| self.reported)
     }
 
-    fn down(&mut self, heard: FromController) -> FromController {
-        heard
+    fn down(&mut self, message: FromController) -> FromController {
+        message
     }
 }
 
 async fn here(context: ConnectContext, info: WorkerInfo) -> Result<WorkerStream, Broken> {
     let (handle, epoch) = context.here()?;
-    let (speak, orders) = handle.attach_worker(info).await?;
-    let hear = ReceiverStream::new(orders).map(Ok).boxed();
-    Ok(ControllerStream { epoch, far: false, speak, hear })
+    let (outgoing, orders) = handle.attach_worker(info).await?;
+    let incoming = ReceiverStream::new(orders).map(Ok).boxed();
+    Ok(ControllerStream { epoch, far: false, outgoing, incoming })
 }
 
 async fn there(context: ConnectContext, name: berth_spec::WorkerId, info: WorkerInfo) -> Result<WorkerStream, Broken> {
     let peer = context.peer(&name)?;
     let hello = v1::Hello { worker: Some((&info).into()), ..context.hello() };
     let hello = v1::WorkerWord { word: Some(worker_word::Word::Hello(hello)) };
-    let (speak, said) = speech(hello, |report: InventoryChange| {
+    let (outgoing, body) = outgoing(hello, |report: InventoryChange| {
         report.in_parts().map(|part| v1::WorkerWord { word: Some(worker_word::Word::Inventory(part)) })
     });
-    let mut words = client(&peer).work(context.request(said)).await?.into_inner();
-    let epoch = welcome(&mut words, |word: v1::WorkerOrder| match word.order {
+    let mut messages = client(&peer).work(context.request(body)).await?.into_inner();
+    let epoch = welcome(&mut messages, |message: v1::WorkerOrder| match message.order {
         Some(worker_order::Order::Welcome(welcome)) => Some(welcome),
         _ => None,
     })
     .await?;
     let mut assembly = Assembly::new(());
-    let orders = heard(peer, words, move |word: v1::WorkerOrder| {
-        let part = match word.order {
+    let orders = incoming(peer, messages, move |message: v1::WorkerOrder| {
+        let part = match message.order {
             Some(worker_order::Order::Assignment(part)) => part,
             Some(worker_order::Order::Credentials(bytes)) => return Ok(credentials(&bytes)),
             Some(worker_order::Order::Welcome(_)) | None => return Ok(None),
@@ -104,8 +104,8 @@ async fn there(context: ConnectContext, name: berth_spec::WorkerId, info: Worker
         }
         Ok(change.map(FromController::Assigned))
     });
-    let hear = stream::iter([Ok(FromController::Attached)]).chain(orders).boxed();
-    Ok(ControllerStream { epoch, far: true, speak, hear })
+    let incoming = stream::iter([Ok(FromController::Attached)]).chain(orders).boxed();
+    Ok(ControllerStream { epoch, far: true, outgoing, incoming })
 }
 
 /// Credentials that this version cannot read are none: what it has stays. The error says nothing of what is in them.

@@ -8,7 +8,9 @@ mod wanted;
 use std::{sync::Arc, time::Duration};
 
 use berth_control::{
-    controller::{CommandKind, Controller, DEBOUNCE, Declared, Effect, Event, RETRY, Restored, SETTLE, To},
+    controller::{
+        CommandKind, Controller, DEBOUNCE, Declared, Effect, Event, RETRY, Restored, RouteRecipients, SETTLE,
+    },
     store::Rev,
 };
 use berth_plan::Policy;
@@ -114,7 +116,7 @@ fn kinds(effects: &[Effect]) -> Vec<CommandKind> {
     commands.flatten().map(|command| command.kind).collect()
 }
 
-fn routes(effects: &[Effect]) -> Vec<(To, &RouteChange)> {
+fn routes(effects: &[Effect]) -> Vec<(RouteRecipients, &RouteChange)> {
     let found = effects.iter().filter_map(|effect| match effect {
         Effect::SendRoutes { to, change } => Some((*to, change)),
         _ => None,

@@ -190,7 +190,7 @@ async fn a_gateway_that_asks_is_sent_the_whole() {
         assert_eq!(change.base, Some(last), "each builds on the one before");
         last = change.seq;
     }
-    events.send(GatewayEvent::AskWhole).await.expect("it listens");
+    events.send(GatewayEvent::Resync).await.expect("it listens");
     let whole = loop {
         let change = routes.recv().await.expect("routes");
         if change.base.is_none() {

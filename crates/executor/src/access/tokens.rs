@@ -6,10 +6,10 @@ use berth_wire::access::{Access, Snapshot, TokenRecord};
 
 /// The interval between looks at the file: a revoked token works for no longer, and reading the largest file takes a
 /// few milliseconds.
-const LOOK: Duration = Duration::from_secs(5);
+const POLL_INTERVAL: Duration = Duration::from_secs(5);
 
 /// Largest file: some ten thousand tokens.
-const LARGEST: u64 = 8 << 20;
+const MAX_FILE_BYTES: u64 = 8 << 20;
 
 pub(super) struct TokenFile {
     path: PathBuf,
@@ -29,7 +29,7 @@ impl TokenFile {
     pub(super) async fn follow(mut self, access: &Access) {
         let mut told = String::new();
         loop {
-            tokio::time::sleep(LOOK).await;
+            tokio::time::sleep(POLL_INTERVAL).await;
             let path = self.path.clone();
             let Ok(text) = tokio::task::spawn_blocking(move || read(&path)).await else { continue };
             let tokens = match text {
@@ -62,8 +62,11 @@ impl TokenFile {
 
 fn read(path: &Path) -> Result<String, String> {
     let length = fs_err::metadata(path).map_err(|error| error.to_string())?.len();
-    if length > LARGEST {
-        return Err(format!("{}: the file has {length} bytes; one of tokens has at most {LARGEST}", path.display()));
+    if length > MAX_FILE_BYTES {
+        return Err(format!(
+            "{}: the file has {length} bytes; one of tokens has at most {MAX_FILE_BYTES}",
+            path.display()
+        ));
     }
     fs_err::read_to_string(path).map_err(|error| error.to_string())
 }

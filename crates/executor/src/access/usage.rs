@@ -15,7 +15,7 @@ use tokio::time::Instant;
 use crate::refusal::Refusal;
 
 /// Principals above which those that use nothing are forgotten.
-const UNSWEPT: usize = 1_024;
+const SWEEP_ABOVE: usize = 1_024;
 
 /// Meters of all principals that have limits.
 pub(super) struct Usage {
@@ -58,7 +58,7 @@ impl Usage {
         if let Some(meter) = meters.get(name) {
             return Arc::clone(meter);
         }
-        if meters.len() >= UNSWEPT {
+        if meters.len() >= SWEEP_ABOVE {
             meters.retain(|_, meter| Arc::strong_count(meter) > 1 || !meter.is_idle(now));
         }
         Arc::clone(meters.entry(Arc::clone(name)).or_default())
@@ -83,9 +83,9 @@ mod tests {
         assert!(usage.enter(&one, 0).is_ok());
         other.limits = Some(UseLimits::default());
         assert!(usage.enter(&other, 0).expect("it has no limits").is_none());
-        for number in 0..2 * UNSWEPT {
+        for number in 0..2 * SWEEP_ABOVE {
             usage.enter(&Principal::of(&number.to_string(), Vec::new()), 0).expect("let in");
         }
-        assert!(usage.meters.lock().expect("no panic").len() <= UNSWEPT);
+        assert!(usage.meters.lock().expect("no panic").len() <= SWEEP_ABOVE);
     }
 }

@@ -19,9 +19,9 @@ use http_body::{Body, Frame, SizeHint};
 use crate::BoxError;
 
 /// A body with a known and small length, for several attempts.
-pub(crate) struct Repeatable<B>(Arc<Mutex<Passing<B>>>);
+pub(crate) struct Repeatable<B>(Arc<Mutex<SharedBody<B>>>);
 
-struct Passing<B> {
+struct SharedBody<B> {
     inner: B,
     /// Data that attempts have taken.
     kept: KeptPieces,
@@ -31,7 +31,7 @@ struct Passing<B> {
 
 /// The body of one attempt.
 pub(crate) struct Attempt<B> {
-    body: Arc<Mutex<Passing<B>>>,
+    body: Arc<Mutex<SharedBody<B>>>,
     number: usize,
     /// Bytes that it has given.
     given: usize,
@@ -41,15 +41,15 @@ pub(crate) struct Attempt<B> {
 
 impl<B: Body> Repeatable<B> {
     pub(crate) fn new(inner: B) -> Self {
-        Self(Arc::new(Mutex::new(Passing { inner, kept: KeptPieces::default(), attempts: 0 })))
+        Self(Arc::new(Mutex::new(SharedBody { inner, kept: KeptPieces::default(), attempts: 0 })))
     }
 
     /// The body of the next attempt, from its begin. The one before gets no more of it.
     pub(crate) fn attempt(&self) -> Attempt<B> {
-        let mut passing = lock(&self.0);
-        passing.attempts += 1;
-        let left = passing.kept.length() as u64 + passing.inner.size_hint().lower();
-        Attempt { body: Arc::clone(&self.0), number: passing.attempts, given: 0, left }
+        let mut shared = lock(&self.0);
+        shared.attempts += 1;
+        let left = shared.kept.length() as u64 + shared.inner.size_hint().lower();
+        Attempt { body: Arc::clone(&self.0), number: shared.attempts, given: 0, left }
     }
 }
 
@@ -62,18 +62,18 @@ where
 
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
         let this = &mut *self;
-        let mut passing = lock(&this.body);
-        if passing.attempts != this.number {
+        let mut shared = lock(&this.body);
+        if shared.attempts != this.number {
             return Poll::Ready(Some(Err("the request was sent again".into())));
         }
-        let data = match passing.kept.after(this.given) {
+        let data = match shared.kept.after(this.given) {
             Some(data) => data,
             None => loop {
-                match ready!(Pin::new(&mut passing.inner).poll_frame(cx)) {
+                match ready!(Pin::new(&mut shared.inner).poll_frame(cx)) {
                     // Trailers of a body with a length are left out: another attempt would have none.
                     Some(Ok(frame)) => {
                         let Ok(data) = frame.into_data() else { continue };
-                        passing.kept.add(&data);
+                        shared.kept.add(&data);
                         break data;
                     }
                     ended => return Poll::Ready(ended),
@@ -86,8 +86,8 @@ where
     }
 
     fn is_end_stream(&self) -> bool {
-        let passing = lock(&self.body);
-        passing.inner.is_end_stream() && self.given == passing.kept.length()
+        let shared = lock(&self.body);
+        shared.inner.is_end_stream() && self.given == shared.kept.length()
     }
 
     fn size_hint(&self) -> SizeHint {
@@ -95,7 +95,7 @@ where
     }
 }
 
-fn lock<B>(body: &Mutex<Passing<B>>) -> MutexGuard<'_, Passing<B>> {
+fn lock<B>(body: &Mutex<SharedBody<B>>) -> MutexGuard<'_, SharedBody<B>> {
     body.lock().unwrap_or_else(PoisonError::into_inner)
 }
 

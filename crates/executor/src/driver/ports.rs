@@ -12,6 +12,7 @@ use std::{
 };
 
 use berth_peer::port::{PortTls, Room};
+use berth_wire::byte_budget::ByteBudget;
 use tokio_util::task::TaskTracker;
 
 use crate::{
@@ -22,7 +23,7 @@ use crate::{
     jobs::{JobQueue, Jobs},
     log::{Logger, Sink},
     metrics::Metrics,
-    port::{self, Ends},
+    port::{self, Shutdown},
     proxy::Proxy,
     upstream::Upstream,
     window::Windows,
@@ -46,6 +47,8 @@ pub(crate) struct Ports {
     room: Room,
     /// Windows of these connections.
     windows: Arc<Windows>,
+    /// Memory for the bodies of their requests.
+    memory: Arc<ByteBudget>,
     shares: Shares,
     is_draining: AtomicBool,
     drain: Mutex<DrainConfig>,
@@ -54,7 +57,7 @@ pub(crate) struct Ports {
 /// A port that serves.
 struct RunningPort {
     proxy: Arc<Proxy>,
-    ends: Ends,
+    shutdown: Shutdown,
     listen: SocketAddr,
     /// The address that it has, where port 0 was asked for.
     bound: SocketAddr,
@@ -116,6 +119,7 @@ impl Ports {
             metrics,
             room,
             windows: Windows::new(shares.windows),
+            memory: ByteBudget::new(shares.bodies),
             shares,
             is_draining: AtomicBool::new(false),
             drain: Mutex::new(drain),
@@ -191,15 +195,15 @@ impl Ports {
         let DrainConfig { delay, timeout } = *self.drain.lock().unwrap_or_else(PoisonError::into_inner);
         let is_healthy = |proxy: &Arc<Proxy>| proxy.is_healthy.load(Relaxed);
         let proxies: Vec<_> =
-            self.running().values().map(|port| (Arc::clone(&port.proxy), port.ends.clone())).collect();
+            self.running().values().map(|port| (Arc::clone(&port.proxy), port.shutdown.clone())).collect();
         if !proxies.iter().all(|(proxy, _)| is_healthy(proxy)) {
             // No requests come to an unready pod, and those in a server that hangs may never end.
             return true;
         }
         let _leaving: Vec<DrainGuard> = proxies.iter().map(|(proxy, _)| DrainGuard::begin(Arc::clone(proxy))).collect();
         tokio::time::sleep(delay).await;
-        for (_, ends) in &proxies {
-            ends.leave.notify_waiters();
+        for (_, shutdown) in &proxies {
+            shutdown.leave.notify_waiters();
         }
         let idle = async {
             for (proxy, _) in &proxies {
@@ -255,7 +259,7 @@ impl Ports {
         ports.retain(|name, running| {
             let stays = wanted.iter().any(|port| port.name == *name && port.listen == running.listen);
             if !stays {
-                running.ends.stopping.cancel();
+                running.shutdown.stopping.cancel();
                 close(running);
             }
             stays
@@ -270,23 +274,26 @@ impl Ports {
             }
         }
         for (listener, config, upstream, jobs, tls) in new {
-            let (bound, listen, ends) = (listener.local_addr()?, config.listen, Ends::default());
+            let (bound, listen, shutdown) = (listener.local_addr()?, config.listen, Shutdown::default());
             let name = config.name.clone();
             let logger = loggers.remove(&name).flatten();
-            let proxy = Proxy::new(config, upstream, Arc::clone(&self.metrics), logger, self.guard.clone());
+            let (metrics, memory) = (Arc::clone(&self.metrics), Arc::clone(&self.memory));
+            let proxy = Proxy::new(config, upstream, metrics, logger, self.guard.clone(), memory);
             if let Some(tls) = tls.clone() {
-                let over = ends.stopping.clone();
-                self.tasks.spawn(async move { over.run_until_cancelled_owned(tls.follow()).await });
+                let stopping = shutdown.stopping.clone();
+                self.tasks.spawn(async move { stopping.run_until_cancelled_owned(tls.follow()).await });
             }
             let room = (self.room.clone(), Arc::clone(&self.windows));
-            let accepting = port::run(listener, tls, Arc::clone(&proxy), ends.clone(), room);
+            let accepting = port::run(listener, tls, Arc::clone(&proxy), shutdown.clone(), room);
             match jobs {
                 None => drop(self.tasks.spawn(accepting)),
-                Some(queue) => drop(self.tasks.spawn(Jobs::run(queue, Arc::clone(&proxy), ends.clone(), accepting))),
+                Some(queue) => {
+                    drop(self.tasks.spawn(Jobs::run(queue, Arc::clone(&proxy), shutdown.clone(), accepting)))
+                }
             }
-            let (asked, over) = (health::follow(Arc::clone(&proxy)), ends.stopping.clone());
-            self.tasks.spawn(async move { over.run_until_cancelled_owned(asked).await });
-            ports.insert(name, RunningPort { proxy, ends, listen, bound });
+            let (asked, stopping) = (health::follow(Arc::clone(&proxy)), shutdown.stopping.clone());
+            self.tasks.spawn(async move { stopping.run_until_cancelled_owned(asked).await });
+            ports.insert(name, RunningPort { proxy, shutdown, listen, bound });
         }
         Ok(())
     }
@@ -343,14 +350,15 @@ impl Ports {
             port.proxy.leaving.fetch_add(1, Relaxed);
         }
         tokio::time::sleep(delay).await;
-        let ends: Vec<_> = self.running().values().map(|port| (Arc::clone(&port.proxy), port.ends.clone())).collect();
-        for (_, ends) in &ends {
-            ends.stopping.cancel();
+        let ports: Vec<_> =
+            self.running().values().map(|port| (Arc::clone(&port.proxy), port.shutdown.clone())).collect();
+        for (_, shutdown) in &ports {
+            shutdown.stopping.cancel();
         }
         self.tasks.close();
         let all_ended = async {
             self.tasks.wait().await;
-            for (proxy, _) in &ends {
+            for (proxy, _) in &ports {
                 proxy.upgraded.close();
                 proxy.upgraded.wait().await;
             }
@@ -358,15 +366,15 @@ impl Ports {
         if tokio::time::timeout(limit, all_ended).await.is_ok() {
             return 0;
         }
-        let left = ends.iter().map(|(proxy, _)| proxy.in_flight()).sum();
+        let left = ports.iter().map(|(proxy, _)| proxy.in_flight()).sum();
         tracing::warn!(
             event = "executor_requests_cut",
             left,
             "requests did not end in time (drain.timeout); closing their connections"
         );
-        for (proxy, ends) in &ends {
+        for (proxy, shutdown) in &ports {
             proxy.cut.cancel();
-            ends.cut.cancel();
+            shutdown.cut.cancel();
         }
         self.tasks.wait().await;
         left

@@ -28,8 +28,8 @@ use tokio_util::sync::CancellationToken;
 use super::{
     asked::{self, IDEMPOTENCY_KEY, PREFERENCE_APPLIED, Wishes},
     follower::{self, Follower, next_look},
-    followers::{self, Crowded, Followers, Whose},
-    incoming::{KIB, PACE, Unread, whole},
+    followers::{self, Followers, LimitReached, StreamOwner},
+    incoming::{BodyError, KIB, PACE, whole},
     job::{Answer, JobId, State, StoredRequest},
     metrics::JobMetrics,
     queue::{Bounds, Cancelled, NewJob, Queue, QueueError, Submitted},
@@ -151,7 +151,7 @@ impl JobApi {
                 let extensions = request.extensions();
                 let sender = extensions.get::<Sender>().map(|Sender(name)| Arc::clone(name));
                 let standing = extensions.get::<LiveAccess>().cloned();
-                self.events(id, Whose::of(sender, from), standing).await
+                self.events(id, StreamOwner::of(sender, from), standing).await
             }
             JobRequest::Cancel(id) => self.cancel(&id).await,
             JobRequest::Nothing => Ok(refusal(
@@ -182,8 +182,8 @@ impl JobApi {
         self.let_go();
         let (body, _room) = match whole(body, self.settings.max_body, &self.room, PACE).await {
             Ok(read) => read,
-            Err(Unread::NoRoom) => return Ok(no_room()),
-            Err(Unread::Refused(status, reason)) => return Ok(refusal(status, &reason)),
+            Err(BodyError::NoRoom) => return Ok(no_room()),
+            Err(BodyError::Refused(status, reason)) => return Ok(refusal(status, &reason)),
         };
         let id = JobId::generate();
         asked::settle(&mut head.headers, &id);
@@ -329,12 +329,12 @@ impl JobApi {
     async fn events(
         &self,
         id: JobId,
-        whose: Whose,
+        owner: StreamOwner,
         standing: Option<LiveAccess>,
     ) -> Result<Response<Body>, QueueError> {
-        let place = match self.followers.place(whose) {
+        let place = match self.followers.place(owner) {
             Ok(place) => place,
-            Err(crowded) => return Ok(crowd(&crowded)),
+            Err(limit) => return Ok(too_many_streams(&limit)),
         };
         let ended = self.queue.ended();
         let Some(status) = self.queue.status(&id).await? else { return Ok(self.unknown(&id)) };
@@ -393,15 +393,17 @@ fn no_room() -> Response<Body> {
 }
 
 /// The answer to one follower too many.
-fn crowd(crowded: &Crowded) -> Response<Body> {
-    let reason = match crowded {
-        Crowded::Port => return busy(&format!("{} event streams are open, which is the most", followers::MOST)),
-        Crowded::One(whose @ Whose::Principal(_)) => {
-            format!("you have {} event streams open, which is the most: try again later", whose.most())
+fn too_many_streams(limit: &LimitReached) -> Response<Body> {
+    let reason = match limit {
+        LimitReached::Port => {
+            return busy(&format!("{} event streams are open, which is the most", followers::MAX_STREAMS));
         }
-        Crowded::One(whose @ Whose::Address(_)) => format!(
+        LimitReached::Owner(owner @ StreamOwner::Principal(_)) => {
+            format!("you have {} event streams open, which is the most: try again later", owner.most())
+        }
+        LimitReached::Owner(owner @ StreamOwner::Address(_)) => format!(
             "{} event streams of your address are open, which is the most: try again later, or ask with a token",
-            whose.most()
+            owner.most()
         ),
     };
     let mut response = refusal(StatusCode::TOO_MANY_REQUESTS, &reason);

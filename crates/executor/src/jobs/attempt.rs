@@ -6,7 +6,7 @@ use http::StatusCode;
 
 use super::{
     job::Answer,
-    queue::{End, Kind},
+    queue::{Completion, Kind},
 };
 
 /// Number of a task's attempts, and the pauses between them.
@@ -33,7 +33,7 @@ pub(crate) enum Outcome {
 /// Next step of a task.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Next {
-    End(End),
+    End(Completion),
     Again { after: Duration, why: String },
 }
 
@@ -41,14 +41,14 @@ impl RetryPolicy {
     /// The decision about a task after its `attempt`th attempt.
     pub(crate) fn next(self, kind: Kind, attempt: u32, outcome: Outcome) -> Next {
         let (why, answer) = match outcome {
-            Outcome::Hopeless(why) => return Next::End(End::Dead { why, answer: None }),
+            Outcome::Hopeless(why) => return Next::End(Completion::Dead { why, answer: None }),
             Outcome::Failed(why) => (why, None),
             Outcome::Answered(answer) => match (kind, is_passing(answer.status())) {
-                (Kind::Run, false) => return Next::End(End::Answered(answer)),
-                (Kind::Callback, _) if answer.status().is_success() => return Next::End(End::Delivered),
+                (Kind::Run, false) => return Next::End(Completion::Answered(answer)),
+                (Kind::Callback, _) if answer.status().is_success() => return Next::End(Completion::Delivered),
                 // The receiver wants none of it (RFC 9110, 15.5.11).
                 (Kind::Callback, _) if answer.status() == StatusCode::GONE => {
-                    return Next::End(End::Dead {
+                    return Next::End(Completion::Dead {
                         why: "the receiver answered 410: it is gone".to_owned(),
                         answer: None,
                     });
@@ -58,7 +58,7 @@ impl RetryPolicy {
             },
         };
         if attempt >= self.attempts {
-            return Next::End(End::Dead { why, answer });
+            return Next::End(Completion::Dead { why, answer });
         }
         Next::Again { after: self.pause(attempt), why }
     }
@@ -97,9 +97,9 @@ mod tests {
 
     fn word(next: &Next) -> &'static str {
         match next {
-            Next::End(End::Answered(_)) => "answered",
-            Next::End(End::Delivered) => "delivered",
-            Next::End(End::Dead { .. }) => "dead",
+            Next::End(Completion::Answered(_)) => "answered",
+            Next::End(Completion::Delivered) => "delivered",
+            Next::End(Completion::Dead { .. }) => "dead",
             Next::Again { .. } => "again",
         }
     }
@@ -129,7 +129,7 @@ mod tests {
 
     #[test]
     fn a_dead_run_keeps_the_last_answer() {
-        let Next::End(End::Dead { why, answer }) = PATIENCE.next(Kind::Run, 3, answered(503)) else {
+        let Next::End(Completion::Dead { why, answer }) = PATIENCE.next(Kind::Run, 3, answered(503)) else {
             panic!("it is dead")
         };
         assert_eq!(why, "the model server answered 503 Service Unavailable");

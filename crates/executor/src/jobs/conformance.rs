@@ -9,7 +9,7 @@ use super::{
     job::{Answer, CallbackState, JobId, Priority, State, StoredRequest},
     job_table,
     memory::MemoryQueue,
-    queue::{Bounds, Cancelled, End, Kind, MOST_TAKEN, NewJob, Queue, Submitted, Task},
+    queue::{Bounds, Cancelled, Completion, Kind, MOST_TAKEN, NewJob, Queue, Submitted, Task},
     redis::RedisQueue,
 };
 use crate::{
@@ -29,12 +29,12 @@ fn job(body: &str) -> NewJob {
     NewJob { id: JobId::generate(), priority: Priority::Normal, key: None, callback: None, request }
 }
 
-fn answered(text: &str) -> End {
-    End::Answered(Answer::new(StatusCode::OK, &HeaderMap::new(), text.as_bytes().to_vec().into()))
+fn answered(text: &str) -> Completion {
+    Completion::Answered(Answer::new(StatusCode::OK, &HeaderMap::new(), text.as_bytes().to_vec().into()))
 }
 
-fn dead() -> End {
-    End::Dead { why: "no answer".to_owned(), answer: None }
+fn dead() -> Completion {
+    Completion::Dead { why: "no answer".to_owned(), answer: None }
 }
 
 async fn submit(queue: &dyn Queue, job: NewJob) -> JobId {
@@ -162,7 +162,7 @@ async fn callbacks_are_tasks_of_their_own(queue: &dyn Queue) {
     assert_eq!((status.state, status.callback), (State::Done, pending));
     let call = take(queue, Kind::Callback).await;
     assert_eq!(call.lease.attempt, 2);
-    assert!(queue.end(&call.lease, End::Delivered).await.expect("answers"));
+    assert!(queue.end(&call.lease, Completion::Delivered).await.expect("answers"));
     assert!(!queue.end(&call.lease, dead()).await.expect("answers"));
     let status = queue.status(&id).await.expect("answers").expect("it is known");
     assert_eq!(status.callback, Some(CallbackState::Delivered));

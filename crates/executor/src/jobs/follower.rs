@@ -37,7 +37,7 @@ use super::{
 use crate::{BoxError, access::LiveAccess, body::Body};
 
 /// Time between two looks at a job, where no end is told.
-const LOOK: Duration = Duration::from_secs(1);
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Longest time that an event may wait for its client: one that reads nothing for so long has gone.
 const READ_WITHIN: Duration = Duration::from_secs(60);
@@ -75,15 +75,15 @@ pub(super) fn events() -> (Reader, Events) {
 impl Events {
     /// The body of the answer.
     pub(super) fn into_body(mut self) -> Body {
-        let mut over = false;
+        let mut ended = false;
         let frames = stream::poll_fn(move |cx| {
-            if over {
+            if ended {
                 return Poll::Ready(None);
             }
             Poll::Ready(match ready!(self.events.poll_recv(cx)) {
                 Some(event) => Some(Ok(Frame::data(event))),
                 None => {
-                    over = true;
+                    ended = true;
                     self.cut.is_cancelled().then(|| Err(BoxError::from("the events were not read in their time")))
                 }
             })
@@ -122,7 +122,7 @@ impl Follower {
         if self.told.is_some_and(|(state, _)| state.is_end()) {
             return None;
         }
-        let until = Instant::now() + 15 * LOOK;
+        let until = Instant::now() + 15 * POLL_INTERVAL;
         loop {
             // Clients connect again, and are refused.
             if self.standing.as_ref().is_some_and(|standing| !standing.holds()) {
@@ -164,7 +164,7 @@ pub(super) async fn next_look(ended: &mut Receiver<JobId>, id: &JobId, until: In
         }
     };
     // A job that was not told of is looked at again.
-    let _ = timeout_at(until.min(Instant::now() + LOOK), pin!(told)).await;
+    let _ = timeout_at(until.min(Instant::now() + POLL_INTERVAL), pin!(told)).await;
 }
 
 #[cfg(test)]
@@ -175,7 +175,7 @@ mod tests {
 
     use super::*;
     use crate::jobs::{
-        followers::{Followers, Whose},
+        followers::{Followers, StreamOwner},
         job::{Priority, StoredRequest},
         memory::MemoryQueue,
         queue::{Bounds, LEASE, NewJob},
@@ -219,7 +219,7 @@ mod tests {
         let request = StoredRequest::new(&head, Vec::new());
         let job = NewJob { id: id.clone(), priority: Priority::Normal, key: None, callback: None, request };
         queue.submit(job).await.expect("it answers");
-        let whose = Whose::Address([127, 0, 0, 1].into());
+        let owner = StreamOwner::Address([127, 0, 0, 1].into());
         let follower = Follower {
             ended: queue.ended(),
             next: queue.status(&id).await.expect("it answers"),
@@ -227,7 +227,7 @@ mod tests {
             id: id.clone(),
             told: None,
             standing,
-            _place: Arc::new(Followers::default()).place(whose).expect("a place"),
+            _place: Arc::new(Followers::default()).place(owner).expect("a place"),
         };
         let ((reader, events), stop, cut) = (super::events(), CancellationToken::new(), Counter::default());
         let mut tasks = JoinSet::new();
@@ -256,7 +256,7 @@ mod tests {
         let mut revoked = following(Some(standing)).await;
         tokio::task::yield_now().await;
         access.learn(&Snapshot { revision: 2, tokens: Vec::new() });
-        assert!(revoked.ends().await < 2 * LOOK);
+        assert!(revoked.ends().await < 2 * POLL_INTERVAL);
 
         let mut stopped = following(None).await;
         stopped.stop.cancel();
@@ -275,7 +275,7 @@ mod tests {
         let mut slow = following(None).await;
         let mut events = Vec::new();
         for _ in 0..5 {
-            tokio::time::sleep(READ_WITHIN - LOOK).await;
+            tokio::time::sleep(READ_WITHIN - POLL_INTERVAL).await;
             events.push(slow.events.events.recv().await.expect("it is not cut"));
         }
         slow.queue.cancel(&slow.id).await.expect("it answers");

@@ -31,7 +31,7 @@ pub(super) const PACE: UploadRate =
 
 /// Reason why a body was not read.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Unread {
+pub(super) enum BodyError {
     NoRoom,
     Refused(StatusCode, String),
 }
@@ -42,11 +42,11 @@ pub(super) async fn whole<B>(
     most: usize,
     room: &Semaphore,
     pace: UploadRate,
-) -> Result<(Vec<u8>, Option<SemaphorePermit<'_>>), Unread>
+) -> Result<(Vec<u8>, Option<SemaphorePermit<'_>>), BodyError>
 where
     B: http_body::Body<Data = Bytes, Error: Into<BoxError>>,
 {
-    let refused = |status, reason: String| Err(Unread::Refused(status, reason));
+    let refused = |status, reason: String| Err(BodyError::Refused(status, reason));
     let mut body = pin!(body);
     let (mut read, mut held, mut permit) = (Vec::new(), 0, None::<SemaphorePermit<'_>>);
     let now = Instant::now();
@@ -78,7 +78,7 @@ where
         let needed = length.div_ceil(KIB);
         if needed > held {
             let more = u32::try_from(needed - held).unwrap_or(u32::MAX);
-            let more = room.try_acquire_many(more).map_err(|_| Unread::NoRoom)?;
+            let more = room.try_acquire_many(more).map_err(|_| BodyError::NoRoom)?;
             match &mut permit {
                 Some(permit) => permit.merge(more),
                 None => permit = Some(more),
@@ -109,9 +109,9 @@ mod tests {
         Ok(Frame::data(vec![b'x'; length].into()))
     }
 
-    fn status<T>(read: Result<T, Unread>) -> Option<StatusCode> {
+    fn status<T>(read: Result<T, BodyError>) -> Option<StatusCode> {
         match read {
-            Err(Unread::Refused(status, _)) => Some(status),
+            Err(BodyError::Refused(status, _)) => Some(status),
             _ => None,
         }
     }
@@ -161,7 +161,7 @@ mod tests {
         }
         assert_eq!(room.available_permits(), 1);
         let too_much = whole(stalled(2 * KIB), 4 * KIB, &room, PACE).await;
-        assert!(matches!(too_much, Err(Unread::NoRoom)));
+        assert!(matches!(too_much, Err(BodyError::NoRoom)));
         drop(reading);
         assert_eq!(room.available_permits(), 4);
     }

@@ -33,7 +33,8 @@ use super::{
     job::{Answer, JobId, State, Status, Stored as _, StoredRequest},
     job_table::taken_too_often,
     queue::{
-        Bounds, Cancelled, Depth, End, Kind, Lease, MOST_TAKEN, NewJob, Queue, QueueError, QueueFuture, Submitted, Task,
+        Bounds, Cancelled, Completion, Depth, Kind, Lease, MOST_TAKEN, NewJob, Queue, QueueError, QueueFuture,
+        Submitted, Task,
     },
 };
 use crate::{
@@ -48,7 +49,7 @@ const WAIT: Duration = Duration::from_secs(1);
 const FOLLOW_AGAIN: Duration = Duration::from_secs(5);
 
 /// Bytes of a request from which the room is asked for before it is stored.
-const LARGE: u64 = 64 << 10;
+const CHECK_ROOM_ABOVE: u64 = 64 << 10;
 
 pub(crate) struct JetStreamQueue {
     broker: Broker,
@@ -141,7 +142,9 @@ impl JetStreamQueue {
                     },
                 },
             };
-            if job.request.bytes() > LARGE && depth(&store).await?.jobs.iter().sum::<u64>() >= self.bounds.most as u64 {
+            if job.request.bytes() > CHECK_ROOM_ABOVE
+                && depth(&store).await?.jobs.iter().sum::<u64>() >= self.bounds.most as u64
+            {
                 return Ok(Submitted::Full);
             }
             let (request, size) = (job.request.to_bytes(), store.part_size());
@@ -229,18 +232,18 @@ async fn try_take(store: &Store, kind: Kind) -> Result<Option<Task>, JetStreamEr
             Some(_) => taken_too_often(),
             None => "the stored request cannot be read: a newer version of the executor has written it".to_owned(),
         };
-        finish(store, &lease, End::Dead { why, answer: None }).await?;
+        finish(store, &lease, Completion::Dead { why, answer: None }).await?;
     }
     Ok(None)
 }
 
 /// Ends a task, once.
-async fn finish(store: &Store, lease: &Lease, end: End) -> Result<bool, JetStreamError> {
+async fn finish(store: &Store, lease: &Lease, end: Completion) -> Result<bool, JetStreamError> {
     let Lease { id, kind, attempt, entry } = lease;
     let (state, why, answer) = match end {
-        End::Answered(answer) => (State::Done, None, Some(answer)),
-        End::Delivered => (State::Done, None, None),
-        End::Dead { why, answer } => (State::Dead, Some(why), answer),
+        Completion::Answered(answer) => (State::Done, None, Some(answer)),
+        Completion::Delivered => (State::Done, None, None),
+        Completion::Dead { why, answer } => (State::Dead, Some(why), answer),
     };
     // Another answer of the same attempt would take the place of the first.
     if !store.read(id).await?.is_some_and(|(record, _)| record.is_open(*kind)) {
@@ -403,7 +406,7 @@ impl Queue for JetStreamQueue {
         .boxed()
     }
 
-    fn end<'a>(&'a self, lease: &'a Lease, end: End) -> QueueFuture<'a, bool> {
+    fn end<'a>(&'a self, lease: &'a Lease, end: Completion) -> QueueFuture<'a, bool> {
         self.with(async move |store| finish(&store, lease, end).await).boxed()
     }
 

@@ -14,11 +14,11 @@ use std::{
 
 use super::{
     job::{Answer, CallbackState, JobId, Priority, State, Status},
-    queue::{Bounds, Cancelled, Depth, End, Kind, Lease, MOST_TAKEN, NewJob, Submitted, Task},
+    queue::{Bounds, Cancelled, Completion, Depth, Kind, Lease, MOST_TAKEN, NewJob, Submitted, Task},
 };
 
 /// Dead letters that one question lists: a screen of them; the count says how many there are.
-const LISTED: usize = 100;
+const MAX_DEAD_LETTERS: usize = 100;
 
 struct Job {
     new: NewJob,
@@ -118,7 +118,7 @@ impl JobTable {
             let lease = Lease { id: id.clone(), kind, attempt, entry: String::new() };
             self.leases.insert((id, kind), (now + self.bounds.lease, attempt));
             if attempt > MOST_TAKEN {
-                self.end(&lease, End::Dead { why: taken_too_often(), answer: None }, now);
+                self.end(&lease, Completion::Dead { why: taken_too_often(), answer: None }, now);
                 continue;
             }
             if kind == Kind::Run {
@@ -141,7 +141,7 @@ impl JobTable {
         true
     }
 
-    pub(super) fn end(&mut self, lease: &Lease, end: End, now: Duration) -> bool {
+    pub(super) fn end(&mut self, lease: &Lease, end: Completion, now: Duration) -> bool {
         let Some(job) = self.jobs.get_mut(&lease.id) else { return false };
         match lease.kind {
             Kind::Run if job.state.is_end() => return false,
@@ -149,14 +149,14 @@ impl JobTable {
             Kind::Run | Kind::Callback => {}
         }
         match (lease.kind, end) {
-            (Kind::Run, End::Answered(answer)) => {
+            (Kind::Run, Completion::Answered(answer)) => {
                 (job.state, job.answer, job.error) = (State::Done, Some(answer), None);
             }
-            (Kind::Run, End::Dead { why, answer }) => {
+            (Kind::Run, Completion::Dead { why, answer }) => {
                 (job.state, job.answer, job.error) = (State::Dead, answer, Some(why))
             }
-            (Kind::Callback, End::Dead { .. }) => job.callback = Some(CallbackState::Failed),
-            (_, End::Delivered | End::Answered(_)) => job.callback = Some(CallbackState::Delivered),
+            (Kind::Callback, Completion::Dead { .. }) => job.callback = Some(CallbackState::Failed),
+            (_, Completion::Delivered | Completion::Answered(_)) => job.callback = Some(CallbackState::Delivered),
         }
         self.leases.remove(&(lease.id.clone(), lease.kind));
         let job = self.jobs.get(&lease.id);
@@ -221,7 +221,7 @@ impl JobTable {
 
     pub(super) fn dead(&self) -> Vec<JobId> {
         let is_dead = |id: &&JobId| self.jobs.get(*id).is_some_and(|job| job.state == State::Dead);
-        self.ended.iter().rev().map(|(_, id)| id).filter(is_dead).take(LISTED).cloned().collect()
+        self.ended.iter().rev().map(|(_, id)| id).filter(is_dead).take(MAX_DEAD_LETTERS).cloned().collect()
     }
 
     pub(super) fn revive(&mut self, id: &JobId) -> bool {

@@ -14,7 +14,7 @@ use tokio::{
 use super::{
     job::{Answer, JobId, Status},
     job_table::JobTable,
-    queue::{Bounds, Cancelled, Depth, End, Kind, Lease, NewJob, Queue, QueueFuture, Submitted, Task},
+    queue::{Bounds, Cancelled, Completion, Depth, Kind, Lease, NewJob, Queue, QueueFuture, Submitted, Task},
 };
 
 /// Longest wait of one [`Queue::take`].
@@ -86,7 +86,7 @@ impl Queue for MemoryQueue {
         ready(table.extend(lease, now))
     }
 
-    fn end<'a>(&'a self, lease: &'a Lease, end: End) -> QueueFuture<'a, bool> {
+    fn end<'a>(&'a self, lease: &'a Lease, end: Completion) -> QueueFuture<'a, bool> {
         let (mut table, now) = self.table();
         let ended = table.end(lease, end, now);
         if ended && lease.kind == Kind::Run {

@@ -11,7 +11,7 @@ use prometheus_client::{
 use super::{
     attempt::Next,
     job::Priority,
-    queue::{Depth, End, Kind, Submitted},
+    queue::{Completion, Depth, Kind, Submitted},
 };
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -87,8 +87,8 @@ impl JobMetrics {
 
     pub(crate) fn attempted(&self, kind: Kind, next: &Next) {
         let result = match next {
-            Next::End(End::Answered(_) | End::Delivered) => "ended",
-            Next::End(End::Dead { .. }) => "dead",
+            Next::End(Completion::Answered(_) | Completion::Delivered) => "ended",
+            Next::End(Completion::Dead { .. }) => "dead",
             Next::Again { .. } => "again",
         };
         let family = if kind == Kind::Run { &self.families.attempts } else { &self.families.callbacks };

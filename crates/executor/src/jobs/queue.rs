@@ -74,7 +74,7 @@ pub(crate) struct Task {
 
 /// The end of a task.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum End {
+pub(crate) enum Completion {
     /// A run: the model server answered.
     Answered(Answer),
     /// A callback: the receiver has taken it.
@@ -134,7 +134,7 @@ pub(crate) trait Queue: Send + Sync + 'static {
     fn extend<'a>(&'a self, lease: &'a Lease) -> QueueFuture<'a, bool>;
 
     /// Ends a task. False: it had ended before, and nothing was changed. The end of a run makes its callback a task.
-    fn end<'a>(&'a self, lease: &'a Lease, end: End) -> QueueFuture<'a, bool>;
+    fn end<'a>(&'a self, lease: &'a Lease, end: Completion) -> QueueFuture<'a, bool>;
 
     /// Puts a task back for a later attempt. False: the lease has run out, or the task has ended.
     fn again<'a>(&'a self, lease: &'a Lease, after: Duration, why: &'a str) -> QueueFuture<'a, bool>;

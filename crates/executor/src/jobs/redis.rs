@@ -23,7 +23,8 @@ use tokio::{
 use super::{
     job::{Answer, CallbackState, JobId, Priority, State, Status, Stored as _, StoredRequest},
     queue::{
-        Bounds, Cancelled, Depth, End, Kind, Lease, MOST_TAKEN, NewJob, Queue, QueueError, QueueFuture, Submitted, Task,
+        Bounds, Cancelled, Completion, Depth, Kind, Lease, MOST_TAKEN, NewJob, Queue, QueueError, QueueFuture,
+        Submitted, Task,
     },
 };
 use crate::{
@@ -185,16 +186,16 @@ impl RedisQueue {
                 Some(_) => super::job_table::taken_too_often(),
                 None => "the stored request cannot be read: a newer version of the executor has written it".to_owned(),
             };
-            self.finish(&lease, End::Dead { why, answer: None }).await?;
+            self.finish(&lease, Completion::Dead { why, answer: None }).await?;
         }
     }
 
-    async fn finish(&self, lease: &Lease, end: End) -> Result<bool, QueueError> {
+    async fn finish(&self, lease: &Lease, end: Completion) -> Result<bool, QueueError> {
         let (lane, entry) = place(lease);
         let (state, why, answer) = match end {
-            End::Answered(answer) => ("done", String::new(), Some(answer)),
-            End::Delivered => ("done", String::new(), None),
-            End::Dead { why, answer } => ("dead", why, answer),
+            Completion::Answered(answer) => ("done", String::new(), Some(answer)),
+            Completion::Delivered => ("done", String::new(), None),
+            Completion::Dead { why, answer } => ("dead", why, answer),
         };
         let answer = answer.map(|answer| answer.to_bytes()).unwrap_or_default();
         let keep = self.bounds.keep.as_millis().to_string();
@@ -251,7 +252,7 @@ impl Queue for RedisQueue {
         .boxed()
     }
 
-    fn end<'a>(&'a self, lease: &'a Lease, end: End) -> QueueFuture<'a, bool> {
+    fn end<'a>(&'a self, lease: &'a Lease, end: Completion) -> QueueFuture<'a, bool> {
         self.finish(lease, end).boxed()
     }
 

@@ -26,7 +26,7 @@ use super::{
     callback::Receiver,
     job::{Answer, JobId, State},
     metrics::JobMetrics,
-    queue::{Depth, End, Kind, LEASE, Lease, Queue, QueueError, Task},
+    queue::{Completion, Depth, Kind, LEASE, Lease, Queue, QueueError, Task},
 };
 
 /// Pause after the queue could not be asked: it is back within seconds, and each runner asks.
@@ -150,7 +150,7 @@ impl Runner {
             () = self.keep(&lease) => return,
             () = self.cancelled(&mut ended, &lease) => {
                 // The task of a job that has ended goes.
-                if let Err(error) = self.queue.end(&lease, End::Dead { why: String::new(), answer: None }).await {
+                if let Err(error) = self.queue.end(&lease, Completion::Dead { why: String::new(), answer: None }).await {
                     tracing::debug!(job = %lease.id, %error, "the task of a cancelled job stays for the time of its lease");
                 }
                 return;
@@ -170,7 +170,7 @@ impl Runner {
     async fn settle(&self, lease: &Lease, next: Next) -> Result<(), QueueError> {
         match next {
             Next::End(end) => {
-                if let End::Dead { why, .. } = &end
+                if let Completion::Dead { why, .. } = &end
                     && let Some(times) = self.told.given_up.tell(Instant::now())
                 {
                     let attempts = lease.attempt;

@@ -20,7 +20,7 @@ use super::{
     runner::{DampedLines, Runner},
     settings::{JobSettings, QueueSettings},
 };
-use crate::{BoxError, body::Body, port::Ends, proxy::Proxy};
+use crate::{BoxError, body::Body, port::Shutdown, proxy::Proxy};
 
 /// A queue that can be used, before its port serves.
 pub(crate) struct JobQueue {
@@ -61,7 +61,12 @@ pub(crate) struct Jobs {
 impl Jobs {
     /// Serves a port that has jobs: `accepting` is done when its last connection has ended. Jobs of a queue that ends with this
     /// process run on after that, since one may have been accepted last; others are left to other executors.
-    pub(crate) async fn run(open: JobQueue, proxy: Arc<Proxy>, ends: Ends, accepting: impl Future<Output = ()>) {
+    pub(crate) async fn run(
+        open: JobQueue,
+        proxy: Arc<Proxy>,
+        shutdown: Shutdown,
+        accepting: impl Future<Output = ()>,
+    ) {
         let JobQueue { settings, queue, receiver } = open;
         let metrics = proxy.metrics().jobs().of(Arc::clone(proxy.name()));
         let (asked, healthy, most) = (Arc::downgrade(&proxy), Arc::downgrade(&proxy), settings.max_body);
@@ -83,9 +88,9 @@ impl Jobs {
             metrics: metrics.clone(),
             told: DampedLines::default(),
         };
-        let stop = if queue.ends_with_process() { CancellationToken::new() } else { ends.stopping.clone() };
+        let stop = if queue.ends_with_process() { CancellationToken::new() } else { shutdown.stopping.clone() };
         let cut = proxy.metrics().unread(proxy.name(), "event");
-        let api = JobApi::new(settings, Arc::clone(&queue), (metrics, cut), ends.stopping.clone());
+        let api = JobApi::new(settings, Arc::clone(&queue), (metrics, cut), shutdown.stopping.clone());
         let jobs = Arc::new(Self { api, queue });
         // It is set here and nowhere else.
         let _ = proxy.jobs.set(Arc::clone(&jobs));
@@ -95,7 +100,7 @@ impl Jobs {
             jobs.api.unfollowed().await;
             stop.cancel();
         };
-        tokio::join!(accepting, ends.cut.run_until_cancelled(running));
+        tokio::join!(accepting, shutdown.cut.run_until_cancelled(running));
     }
 
     /// Question of a request about jobs; `None`: it is for the model server, now.

@@ -10,7 +10,7 @@ use base64::{Engine as _, prelude::BASE64_STANDARD};
 const PREFIX: &str = "whsec_";
 
 /// Least bytes of a secret, as the specification wants them.
-const LEAST: usize = 24;
+const MIN_SECRET_BYTES: usize = 24;
 
 /// The secret that receivers know.
 #[derive(Clone)]
@@ -25,8 +25,8 @@ impl Secret {
         let bytes = text.trim().strip_prefix(PREFIX).and_then(|text| BASE64_STANDARD.decode(text).ok());
         let remedy = "make one with: echo whsec_$(openssl rand -base64 32)";
         let bytes = bytes.ok_or_else(|| format!("the secret is not {PREFIX} and base64: {remedy}"))?;
-        if bytes.len() < LEAST {
-            return Err(format!("the secret has {} bytes; the least are {LEAST}: {remedy}", bytes.len()));
+        if bytes.len() < MIN_SECRET_BYTES {
+            return Err(format!("the secret has {} bytes; the least are {MIN_SECRET_BYTES}: {remedy}", bytes.len()));
         }
         Ok(Self(hmac::Key::new(hmac::HMAC_SHA256, &bytes)))
     }

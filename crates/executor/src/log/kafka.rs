@@ -32,7 +32,7 @@ use super::settings::{KafkaSettings, Mechanism};
 use crate::{broker::TIMEOUT, tls};
 
 /// Largest answer that is read: metadata of one topic, acknowledgements.
-const LARGEST: usize = 1 << 20;
+const MAX_ANSWER_BYTES: usize = 1 << 20;
 
 /// Requests, by their numbers in the protocol.
 #[derive(Clone, Copy)]
@@ -176,7 +176,7 @@ impl Connection {
         self.stream.write_all(&message.0).await.map_err(text)?;
         self.stream.flush().await.map_err(text)?;
         let length = self.stream.read_u32().await.map_err(text)? as usize;
-        if !(4..=LARGEST).contains(&length) {
+        if !(4..=MAX_ANSWER_BYTES).contains(&length) {
             return Err("the server speaks no protocol of Kafka".to_owned());
         }
         let mut answer = vec![0; length];

@@ -124,7 +124,7 @@ impl Recording {
     }
 
     /// Hands it to the writer.
-    pub(crate) fn over(
+    pub(crate) fn finish(
         mut self,
         (status, grpc): (u16, Arc<str>),
         request: Option<&Mutex<Captured>>,

@@ -33,7 +33,7 @@ const MOST_BYTES: usize = 512 << 10;
 
 /// Attempts to write lines, and the pause after the first one.
 const ATTEMPTS: u32 = 4;
-const PAUSE: Duration = Duration::from_millis(250);
+const FIRST_PAUSE: Duration = Duration::from_millis(250);
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct ResultLabels {
@@ -169,7 +169,7 @@ impl Logger {
     }
 
     async fn written(&self, sink: &mut Sink, lines: &[String]) -> Result<(), String> {
-        let mut pause = PAUSE;
+        let mut pause = FIRST_PAUSE;
         for _ in 1..ATTEMPTS {
             match sink.write(lines).await {
                 Err(_) if !self.closing.is_cancelled() => sleep(pause).await,

@@ -9,7 +9,7 @@ use tokio::io::{AsyncBufRead, AsyncBufReadExt as _, AsyncReadExt as _};
 const LONGEST_LINE: u64 = 64 << 10;
 
 /// Largest message that is read. Servers take at most 64 MiB.
-const LARGEST: usize = 64 << 20;
+const MAX_MESSAGE_BYTES: usize = 64 << 20;
 
 /// A message as it comes to a subscriber.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -62,7 +62,7 @@ async fn message<R: AsyncBufRead + Unpin>(reader: &mut R, line: &str, with_heade
         _ => return Err(broken()),
     };
     let to = to.parse().map_err(|_| broken())?;
-    if all > LARGEST || head > all {
+    if all > MAX_MESSAGE_BYTES || head > all {
         return Err(broken());
     }
     let mut payload = BytesMut::zeroed(all + 2);

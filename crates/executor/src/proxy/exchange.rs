@@ -137,7 +137,7 @@ impl Drop for Exchange {
         let Some(labels) = self.labels.take() else { return };
         if let Some(recording) = self.recording.take() {
             let outcome = (labels.code, Arc::clone(&labels.grpc));
-            recording.over(outcome, self.sent.captured(), (self.sent.bytes(), self.received));
+            recording.finish(outcome, self.sent.captured(), (self.sent.bytes(), self.received));
         }
         self.leave();
         self.proxy.metrics.exchanged(Exchanged {

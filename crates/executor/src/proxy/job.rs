@@ -2,6 +2,7 @@
 
 use std::{net::IpAddr, sync::Arc};
 
+use berth_wire::byte_budget::ByteCharge;
 use bytes::Bytes;
 use futures::{FutureExt as _, future::BoxFuture};
 use http::request;
@@ -30,6 +31,9 @@ impl Proxy {
         exchange.record(settings.logger.as_ref(), &head.method, head.uri.path(), &head.headers);
         let sent = Arc::clone(&exchange.sent);
         sent.data(&body);
+        // A job that runs is not refused for want of memory: requests are.
+        let mut charge = self.memory.charge();
+        charge.force(body.len());
         let (from, authority) = (None::<IpAddr>, settings.upstream.address());
         let scheme = settings.upstream.scheme();
         let version = version(&settings, &head);
@@ -42,7 +46,7 @@ impl Proxy {
         // Nobody waits for this answer who could give up: a server that stops in the middle would keep a place among those that run.
         let idle = settings.config.idle_timeout.unwrap_or(settings.config.timeout);
         let (head, body) = self.pass_on(response, lease, exchange, Some(idle)).into_parts();
-        let body = collected(body, most).await.map_err(|error| {
+        let body = collected(body, most, charge).await.map_err(|error| {
             if error.is::<LengthLimitError>() {
                 return format!("the answer has more than {most} bytes, which is the most for a job (async.maxBody)");
             }
@@ -56,15 +60,17 @@ impl Proxy {
     }
 }
 
-/// A whole body, copied as it comes: each piece is a part of a buffer that is much larger, and keeps it. A server that sends its answer word
-/// by word would fill memory with them. Boxed, because the compiler cannot prove otherwise that the future may change threads.
-fn collected(body: Body, most: usize) -> BoxFuture<'static, Result<Vec<u8>, BoxError>> {
+/// A whole body, copied as it comes, and counted until it is whole: each piece is a part of a buffer that is much larger, and keeps it. A
+/// server that sends its answer word by word would fill memory with them. Boxed, because the compiler cannot prove otherwise that the
+/// future may change threads.
+fn collected(body: Body, most: usize, mut charge: ByteCharge) -> BoxFuture<'static, Result<Vec<u8>, BoxError>> {
     let mut body = Limited::new(body, most);
     let read = async move {
         let mut whole = Vec::new();
         while let Some(frame) = body.frame().await {
             // Nobody reads trailers.
             if let Ok(data) = frame?.into_data() {
+                charge.force(data.len());
                 whole.extend_from_slice(&data);
             }
         }
@@ -75,6 +81,7 @@ fn collected(body: Body, most: usize) -> BoxFuture<'static, Result<Vec<u8>, BoxE
 
 #[cfg(test)]
 mod tests {
+    use berth_wire::byte_budget::ByteBudget;
     use futures::{StreamExt as _, stream};
     use http_body::Frame;
     use http_body_util::StreamBody;
@@ -88,10 +95,16 @@ mod tests {
             assert!(buffers[..number].iter().all(Bytes::is_unique), "a piece before the {number}th is kept");
             Ok::<_, BoxError>(Frame::data(buffers[number].slice(..2)))
         });
-        let body = StreamBody::new(pieces).boxed_unsync();
-        assert_eq!(collected(body, 200).await.expect("whole"), [b'x'; 200]);
+        let (body, budget) = (StreamBody::new(pieces).boxed_unsync(), ByteBudget::new(200));
+        assert_eq!(collected(body, 200, budget.charge()).await.expect("whole"), [b'x'; 200]);
         let long = StreamBody::new(stream::iter([Ok::<_, BoxError>(Frame::data(Bytes::from_static(b"long")))]));
-        let refused = collected(long.boxed_unsync(), 3).await.expect_err("too long");
+        let refused = collected(long.boxed_unsync(), 3, budget.charge()).await.expect_err("too long");
         assert!(refused.is::<LengthLimitError>());
+        let half = stream::iter([Ok::<_, BoxError>(Frame::data(Bytes::from_static(b"half")))]).chain(stream::pending());
+        let mut half = collected(StreamBody::new(half).boxed_unsync(), 10, budget.charge());
+        assert!((&mut half).now_or_never().is_none());
+        assert_eq!(budget.used(), 4, "it counts while it comes");
+        drop(half);
+        assert_eq!(budget.used(), 0);
     }
 }

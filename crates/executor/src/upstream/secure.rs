@@ -14,7 +14,7 @@ use tokio::{net::TcpStream, task};
 use crate::tls::{self, TlsFiles};
 
 /// Age of what was read from the files, from which on a new connection reads them again.
-const FRESH: Duration = Duration::from_secs(5);
+const REREAD_AFTER: Duration = Duration::from_secs(5);
 
 /// Settings of TLS towards a model server.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -61,7 +61,7 @@ impl Secure {
 
     async fn current(&self) -> Current {
         let current = self.current.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        if current.read.elapsed() < FRESH {
+        if current.read.elapsed() < REREAD_AFTER {
             return current;
         }
         let files = self.files.clone();

@@ -8,6 +8,7 @@ mod fixture;
 mod jobs;
 mod log;
 mod lost;
+mod memory;
 mod requests;
 mod serving;
 mod upstream_tls;

@@ -26,7 +26,7 @@ use super::{
 use crate::{deployment::FunctionSpec, status::ArtifactStatus};
 
 /// The largest artifact: functions that bring a model come near it, and a build that went wrong does not fill the disk.
-pub(super) const LARGEST: u64 = 1 << 30;
+pub(super) const MAX_ARTIFACT_BYTES: u64 = 1 << 30;
 
 /// Artifacts on disk.
 #[derive(Debug)]
@@ -112,7 +112,7 @@ impl ArtifactStore {
     /// # Errors
     /// If it is none, is too large, or the disk does not take it.
     pub fn arrival(&self, artifact: &ArtifactStatus) -> io::Result<Arrival> {
-        let place = self.path(&artifact.digest).filter(|_| artifact.size <= LARGEST);
+        let place = self.path(&artifact.digest).filter(|_| artifact.size <= MAX_ARTIFACT_BYTES);
         let place = place.ok_or_else(|| {
             let wrong = format!("{} of {} bytes is no artifact", artifact.digest, artifact.size);
             io::Error::new(io::ErrorKind::InvalidInput, wrong)
@@ -168,8 +168,11 @@ impl ArtifactStore {
         write: impl Fn(Document, &ArtifactStatus) -> Option<String>,
     ) -> Result<ArtifactStatus, BuildError> {
         let (digits, size) = digest_of(made)?;
-        if size > LARGEST {
-            return Err(BuildError::lasting("TooLarge", format!("the artifact has {size} bytes, more than {LARGEST}")));
+        if size > MAX_ARTIFACT_BYTES {
+            return Err(BuildError::lasting(
+                "TooLarge",
+                format!("the artifact has {size} bytes, more than {MAX_ARTIFACT_BYTES}"),
+            ));
         }
         fs_err::File::open(made)?.sync_all()?;
         let digest = format!("sha256:{digits}");

@@ -14,7 +14,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
-use super::{artifacts::LARGEST, documents::Document};
+use super::{artifacts::MAX_ARTIFACT_BYTES, documents::Document};
 use crate::status::ArtifactStatus;
 
 /// Path of the leader's listing on the peer port.
@@ -45,7 +45,7 @@ pub struct Listed {
 /// An artifact that this node has.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct LocalArtifact {
-    /// Its bytes.
+    /// Bytes of the ZIP file.
     pub size: u64,
     /// The documents beside it.
     pub documents: Vec<Document>,
@@ -54,7 +54,7 @@ pub struct LocalArtifact {
 /// Something to copy.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum CopyItem {
-    /// An artifact.
+    /// The ZIP file of an artifact, without the documents beside it.
     Zip(ArtifactStatus),
     /// A document beside the artifact of this digest.
     Document(String, Document),
@@ -102,7 +102,9 @@ pub fn decide(
     let offered = listing.artifacts.iter().filter(|listed| is_digest(&listed.digest));
     // A map: nothing is copied twice, and the small ones come first.
     let offered: BTreeMap<(u64, &str), &Listed> = offered
-        .filter_map(|listed| Some(((listed.size.filter(|size| *size <= LARGEST)?, listed.digest.as_str()), listed)))
+        .filter_map(|listed| {
+            Some(((listed.size.filter(|size| *size <= MAX_ARTIFACT_BYTES)?, listed.digest.as_str()), listed))
+        })
         .collect();
     for ((size, digest), listed) in offered {
         let held = here.get(digest).filter(|held| held.size == size);
@@ -176,7 +178,7 @@ mod tests {
                 vec![zip(1, 7)],
                 vec![1],
             ),
-            ("too large", vec![listed(1, Some(LARGEST + 1), &[])], vec![], vec![], vec![1]),
+            ("too large", vec![listed(1, Some(MAX_ARTIFACT_BYTES + 1), &[])], vec![], vec![], vec![1]),
             ("unknown documents", vec![listed(1, Some(7), &["../x"])], vec![], vec![zip(1, 7)], vec![1]),
             ("others are idle", vec![], vec![held(3, 7, &[Document::Sbom])], vec![], vec![]),
         ];

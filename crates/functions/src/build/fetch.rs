@@ -21,16 +21,16 @@ use crate::deployment::{CodeUri, FunctionSpec, Language};
 
 /// The most bytes of an archive of code: libraries are installed and not sent, so that code has megabytes; a model
 /// beside it fits.
-const LARGEST: u64 = 512 << 20;
+const MAX_ARCHIVE_BYTES: u64 = 512 << 20;
 
 /// The longest fetch: the largest archive at somewhat less than one megabyte per second.
-const LONGEST: Duration = Duration::from_secs(600);
+const FETCH_TIMEOUT: Duration = Duration::from_secs(600);
 
 /// A connection on which nothing comes for this long is broken: stores that are busy think for seconds.
 const SILENCE: Duration = Duration::from_secs(30);
 
-/// Bytes that have to come in [`SILENCE`] at least: a server that drips would hold up the builds of others for [`LONGEST`].
-const LEAST: u64 = 64 << 10;
+/// Bytes that have to come in [`SILENCE`] at least: a server that drips would hold up the builds of others for [`FETCH_TIMEOUT`].
+const MIN_WINDOW_BYTES: u64 = 64 << 10;
 
 /// Folders that are no code: they are made anew, or belong to tools.
 const LEFT_OUT: [&str; 4] = [".git", "node_modules", "__pycache__", ".venv"];
@@ -76,9 +76,12 @@ impl Builder {
             }
         };
         if let Some(chunks) = chunks {
-            let saved = tokio::time::timeout(LONGEST, save(chunks, &spec.source, &archive)).await;
+            let saved = tokio::time::timeout(FETCH_TIMEOUT, save(chunks, &spec.source, &archive)).await;
             let late = || {
-                BuildError::away("FetchFailed", format!("{} did not come within {} s", spec.source, LONGEST.as_secs()))
+                BuildError::away(
+                    "FetchFailed",
+                    format!("{} did not come within {} s", spec.source, FETCH_TIMEOUT.as_secs()),
+                )
             };
             saved.map_err(|_| late())??;
         }
@@ -140,7 +143,7 @@ async fn from_store(store: &dyn ObjectStore, key: &str, spec: &FunctionSpec) -> 
     };
     let key =
         Key::parse(key).map_err(|error| BuildError::lasting("FetchFailed", format!("spec.sourceUri: {error}")))?;
-    let found = tokio::time::timeout(LONGEST, store.get(&key)).await;
+    let found = tokio::time::timeout(FETCH_TIMEOUT, store.get(&key)).await;
     let late = || BuildError::away("FetchFailed", format!("{} did not answer", spec.source));
     let found = found.map_err(|_| late())?.map_err(wrong)?;
     let shown = spec.source.to_string();
@@ -226,7 +229,7 @@ impl FetchRate {
         if waited < SILENCE {
             return Ok(());
         }
-        if bytes < LEAST {
+        if bytes < MIN_WINDOW_BYTES {
             let message = format!("{source} comes too slowly, {bytes} bytes in {} s: {FASTER}", waited.as_secs());
             return Err(BuildError::away("FetchFailed", message));
         }
@@ -236,8 +239,8 @@ impl FetchRate {
 }
 
 fn too_large(size: u64) -> Result<(), BuildError> {
-    let message = format!("the archive of the code has more than {LARGEST} bytes");
-    if size > LARGEST { Err(BuildError::lasting("TooLarge", message)) } else { Ok(()) }
+    let message = format!("the archive of the code has more than {MAX_ARCHIVE_BYTES} bytes");
+    if size > MAX_ARCHIVE_BYTES { Err(BuildError::lasting("TooLarge", message)) } else { Ok(()) }
 }
 
 fn copy_file(from: &Path, to: &Path) -> Result<(), BuildError> {

@@ -11,7 +11,7 @@ use berth_git::{Category, CheckoutLimits, Credentials, Git, History, Mirror, Oid
 use super::{BuildError, BuildLog, blocking};
 
 /// The longest fetch: a large repository over a slow line takes minutes, and a host that hangs keeps no build for ever.
-const LONGEST: Duration = Duration::from_secs(600);
+const FETCH_TIMEOUT: Duration = Duration::from_secs(600);
 
 /// A commit, and where to put it.
 pub(super) struct Job {
@@ -36,7 +36,7 @@ impl Drop for Cancels {
 pub(super) async fn checkout(job: Job, log: &BuildLog) -> Result<(), BuildError> {
     log.line(&format!("git: fetching {} of {}", job.commit, job.url));
     let cancelled = Cancels(Arc::default());
-    let stop = Stop::within(LONGEST).with_flag(Arc::clone(&cancelled.0));
+    let stop = Stop::within(FETCH_TIMEOUT).with_flag(Arc::clone(&cancelled.0));
     blocking(move || job.run(&stop)).await
 }
 

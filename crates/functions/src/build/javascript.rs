@@ -29,7 +29,7 @@ use crate::{
 };
 
 /// Options of every call of npm.
-const QUIET: [&str; 3] = ["--no-audit", "--no-fund", "--no-progress"];
+const NPM_OPTIONS: [&str; 3] = ["--no-audit", "--no-fund", "--no-progress"];
 
 /// Settings of every call of npm. Variables win over the `.npmrc` of the code, and are handed on to the npm that a package from Git is
 /// fetched with: neither says which program is `git`. The home folder's file may have been written by code of packages.
@@ -236,7 +236,7 @@ impl Builder {
         (name, words): (&str, &[&str]),
         network: Network,
     ) -> Result<(), BuildError> {
-        let arguments = words.iter().chain(&QUIET).map(Into::into).collect();
+        let arguments = words.iter().chain(&NPM_OPTIONS).map(Into::into).collect();
         self.step(place, tools, (name, &tools.npm, arguments), network).await
     }
 

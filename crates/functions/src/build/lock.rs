@@ -9,9 +9,9 @@ use super::{BuildError, packages};
 use crate::deployment::path_of;
 
 /// The largest lock: one of npm has a few hundred bytes for each package.
-const LARGEST: u64 = 16 << 20;
+const MAX_LOCK_BYTES: u64 = 16 << 20;
 
-/// A lock.
+/// The exact versions of all packages of a build, in the form of its package manager.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Lock {
     /// Name of its file in the code.
@@ -32,7 +32,7 @@ impl Lock {
     pub(super) fn of_node(code: &Path) -> Option<Self> {
         let (name, path) = ("package-lock.json", code.join("package-lock.json"));
         let found = fs_err::symlink_metadata(&path).ok()?;
-        if !found.is_file() || found.len() > LARGEST {
+        if !found.is_file() || found.len() > MAX_LOCK_BYTES {
             return None;
         }
         fs_err::read_to_string(path).ok().map(|text| Self { name, text })

@@ -11,13 +11,13 @@ use std::{
 use fs_err::File;
 
 /// The largest log. A build that says more is a loop; its end is kept in memory.
-const LARGEST: usize = 4 << 20;
+const MAX_LOG_BYTES: usize = 4 << 20;
 
 /// Characters of the end that stand in a status.
 const TAIL: usize = 3_000;
 
 /// Bytes of the end that people read.
-const KEPT: usize = 64 << 10;
+const TAIL_BYTES: usize = 64 << 10;
 
 /// Beginning of the first line where only the end is given; the number of the lines before it follows. `berth logs -f` knows by
 /// it which lines are new.
@@ -52,17 +52,17 @@ impl BuildLog {
     /// Adds bytes of a program.
     pub fn add(&self, bytes: &[u8]) {
         let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if state.written < LARGEST {
-            let cut = &bytes[..bytes.len().min(LARGEST - state.written)];
+        if state.written < MAX_LOG_BYTES {
+            let cut = &bytes[..bytes.len().min(MAX_LOG_BYTES - state.written)];
             state.written += cut.len();
             // A full disk fails the build elsewhere.
             let _ = state.file.write_all(cut);
-            if state.written == LARGEST {
+            if state.written == MAX_LOG_BYTES {
                 let _ = state.file.write_all(b"\n... the rest is left out\n");
             }
         }
         state.tail.extend_from_slice(bytes);
-        if state.tail.len() > 2 * KEPT {
+        if state.tail.len() > 2 * TAIL_BYTES {
             let from = beginning(&state.tail);
             state.before += lines(&state.tail[..from]);
             state.tail.drain(..from);
@@ -117,7 +117,7 @@ fn ending(bytes: &[u8], before: usize) -> String {
 
 /// The place at which the last lines begin that are kept.
 fn beginning(bytes: &[u8]) -> usize {
-    let from = bytes.len().saturating_sub(KEPT);
+    let from = bytes.len().saturating_sub(TAIL_BYTES);
     if from == 0 {
         return 0;
     }
@@ -202,7 +202,7 @@ mod tests {
             let (head, rest) = text.split_once('\n').expect("lines");
             let before: usize = head.strip_prefix(LEFT_OUT).expect("a count").parse().expect("a number");
             assert!(rest.starts_with(&format!("line {before}\n")), "{before}: {}", &rest[..20]);
-            assert!(rest.ends_with("line 19999\n") && rest.len() <= KEPT && rest.len() > KEPT - 20);
+            assert!(rest.ends_with("line 19999\n") && rest.len() <= TAIL_BYTES && rest.len() > TAIL_BYTES - 20);
         }
         append_to_log(&path, "more\nhalf").expect("appended");
         assert!(end_of_file(&path).ends_with("line 19999\nmore\n"), "half a line waits");

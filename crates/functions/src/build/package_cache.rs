@@ -12,10 +12,10 @@ use tokio::sync::{RwLock, RwLockReadGuard};
 use super::{sandbox::fresh_folder, size_of};
 
 /// Bytes of one cache: more than the largest build takes (6 GiB), and little of the disk of a server that builds.
-pub(super) const LARGEST: u64 = 10 << 30;
+pub(super) const MAX_CACHE_BYTES: u64 = 10 << 30;
 
 /// A folder of the cache that `uv python find` keeps files in, also without a build: a few interpreters.
-const KEPT: &str = "fetched";
+const FETCHED_FOLDER: &str = "fetched";
 
 /// The cache of one package manager.
 #[derive(Debug)]
@@ -89,7 +89,7 @@ impl PackageCache {
         let mut folders = Vec::new();
         for entry in fs_err::read_dir(&self.folder)? {
             let entry = entry?;
-            if entry.file_type()?.is_dir() && entry.file_name() != KEPT {
+            if entry.file_type()?.is_dir() && entry.file_name() != FETCHED_FOLDER {
                 folders.push(entry.path());
             }
         }
@@ -104,7 +104,7 @@ mod tests {
     fn cache(root: &Path, bound: u64) -> PackageCache {
         fs_err::create_dir_all(root.join("work")).expect("a folder");
         let cache = PackageCache::open(root, "uv", bound).expect("a cache");
-        for folder in ["wheels/a", "archive", KEPT] {
+        for folder in ["wheels/a", "archive", FETCHED_FOLDER] {
             fs_err::create_dir_all(cache.folder.join(folder)).expect("a folder");
             fs_err::write(cache.folder.join(folder).join("file"), [0_u8; 40]).expect("written");
         }
@@ -129,7 +129,7 @@ mod tests {
         assert_eq!(left(&cache).len(), 4, "another step uses it");
         drop(other);
         cache.sweep().expect("cleared");
-        assert_eq!(left(&cache), [".lock", KEPT]);
+        assert_eq!(left(&cache), [".lock", FETCHED_FOLDER]);
         assert!(!cache.cleared.exists());
     }
 
@@ -143,6 +143,6 @@ mod tests {
         assert_eq!(left(&cache).len(), 4, "nobody has used it");
         drop(cache.begin_step().await);
         cache.sweep().expect("cleared");
-        assert_eq!(left(&cache), [".lock", KEPT]);
+        assert_eq!(left(&cache), [".lock", FETCHED_FOLDER]);
     }
 }

@@ -8,7 +8,7 @@ use serde_json::Value;
 use super::BuildError;
 use crate::deployment::hex;
 
-/// A package.
+/// A package that was installed, as the documents beside an artifact name it.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Package {
     /// Its address: `pkg:pypi/six@1.16.0`.

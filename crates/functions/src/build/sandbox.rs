@@ -33,7 +33,7 @@ use berth_worker::{
 
 pub(crate) use self::walls::{NetworkReach, Walls};
 use self::{
-    fetching::{FetchNetwork, Passage},
+    fetching::{FetchNetwork, RegistryProxy},
     walls::{SETTINGS, certificates},
 };
 use super::{
@@ -305,8 +305,8 @@ impl Sandbox {
 
     async fn run_it(&self, step: Step<'_>, log: &BuildLog) -> Result<(), BuildError> {
         log.line(&format!("$ {}", step.name));
-        let (mut command, mut fence, mut passage) = self.fence(&step, log).await?;
-        command.args(&step.arguments).stdin(passage.as_mut().map_or_else(Stdio::null, Passage::input));
+        let (mut command, mut fence, mut proxy) = self.fence(&step, log).await?;
+        command.args(&step.arguments).stdin(proxy.as_mut().map_or_else(Stdio::null, RegistryProxy::input));
         let start = |error| BuildError::passing("BuildFailed", format!("cannot start {}: {error}", step.name));
         let mut child = match command.spawn() {
             Ok(child) => child,
@@ -319,7 +319,7 @@ impl Sandbox {
         };
         // It holds a copy of the program's input, whose end is the end of the program.
         drop(command);
-        let requests = passage.as_ref().map(Passage::requests);
+        let requests = proxy.as_ref().map(RegistryProxy::requests);
         let (out, errors) = (child.stdout.take(), child.stderr.take());
         let ends = EndsGroup(child.id().and_then(|id| Pid::from_raw(i32::try_from(id).ok()?)));
         let ended = async {
@@ -337,7 +337,7 @@ impl Sandbox {
                 let message = format!("{} has written {bytes} bytes, more than {DISK}", step.name);
                 Err(BuildError::lasting("TooLarge", message))
             }
-            why = fetching::serve(passage) => {
+            why = fetching::serve(proxy) => {
                 Err(BuildError::passing("BuildFailed", format!("{} has no way to the registries: {why}", step.name)))
             }
         };
@@ -374,7 +374,7 @@ impl Sandbox {
         &self,
         step: &Step<'_>,
         log: &BuildLog,
-    ) -> Result<(Command, StepBounds<'_>, Option<Passage>), BuildError> {
+    ) -> Result<(Command, StepBounds<'_>, Option<RegistryProxy>), BuildError> {
         if let Some(container) = &self.container {
             let network = container.network(step, log).await;
             let running = container.begin(step);
@@ -408,9 +408,9 @@ impl Sandbox {
             return Ok((command, StepBounds::Group(group), None));
         };
         command.envs(fetching::environment(&step.environment));
-        let passage = self.fetching.open();
+        let proxy = self.fetching.open();
         let none = |error| BuildError::passing("BuildFailed", format!("there is no way to the registries: {error}"));
-        Ok((command, StepBounds::Group(group), Some(passage.map_err(none)?)))
+        Ok((command, StepBounds::Group(group), Some(proxy.map_err(none)?)))
     }
 }
 

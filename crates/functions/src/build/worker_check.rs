@@ -38,7 +38,7 @@ const PYTHON: &str = include_str!("../host/check.py");
 const NODE: &str = concat!(include_str!("../host/core.cjs"), include_str!("../host/check.cjs"));
 
 /// The longest check: a large framework is imported from a cold disk.
-const LONGEST: Duration = Duration::from_secs(180);
+const CHECK_TIMEOUT: Duration = Duration::from_secs(180);
 
 /// The last release of the worker's library; what it pins of gRPC is not used.
 const WORKER: &str = "azure-functions-worker==1.1.9";
@@ -150,7 +150,7 @@ impl Builder {
             readable: vec![library],
             // As on Azure: code may load its model from elsewhere. What listens on this machine alone is not there, either.
             network: Network::Own,
-            limit: LONGEST,
+            limit: CHECK_TIMEOUT,
         };
         self.sandbox.run(step, place.log).await
     }

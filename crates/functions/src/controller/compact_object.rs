@@ -5,7 +5,7 @@ use std::sync::Arc;
 use berth_control::store::Rev;
 
 use crate::{
-    deployment::{About, Declared, FunctionSpec, Identity, Platform},
+    deployment::{Declared, FunctionSpec, Identity, ObjectMeta, Platform},
     status::{Revision, Status},
 };
 
@@ -13,10 +13,10 @@ use crate::{
 #[derive(Debug)]
 pub(super) struct CompactObject {
     pub(super) identity: Identity,
-    pub(super) runs: Runs,
+    pub(super) location: RunLocation,
     /// The spec as JSON text; the history of the status shares it.
     pub(super) text: Arc<str>,
-    pub(super) about: About,
+    pub(super) metadata: ObjectMeta,
     /// The status in the object.
     pub(super) status: Arc<Status>,
     pub(super) writable: bool,
@@ -25,29 +25,29 @@ pub(super) struct CompactObject {
 
 /// Place where a function runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Runs {
+pub(super) enum RunLocation {
     /// None: the spec is invalid.
     Nowhere,
     /// This machine.
-    Here,
+    Local,
     /// A cloud or workers, where somebody else may change it.
-    Elsewhere,
+    Remote,
 }
 
 impl CompactObject {
     /// Takes over an object that was found; texts that are the same are held once. Also returns the unknown fields of its spec, or its mistakes.
     pub(super) fn of(declared: Declared) -> (Self, Result<Vec<String>, String>) {
-        let Declared { identity, spec, unknown, text, about, mut status, writable, rev } = declared;
+        let Declared { identity, spec, unknown, text, metadata, mut status, writable, rev } = declared;
         if status.observed_digest == identity.digest {
             status.observed_digest = Arc::clone(&identity.digest);
         }
         share(&text, &mut status.history);
-        let runs = match &spec {
-            Err(_) => Runs::Nowhere,
-            Ok(spec) if matches!(spec.platform, Platform::Local) => Runs::Here,
-            Ok(_) => Runs::Elsewhere,
+        let location = match &spec {
+            Err(_) => RunLocation::Nowhere,
+            Ok(spec) if matches!(spec.platform, Platform::Local) => RunLocation::Local,
+            Ok(_) => RunLocation::Remote,
         };
-        let remembered = Self { identity, runs, text, about, status: Arc::new(status), writable, rev };
+        let remembered = Self { identity, location, text, metadata, status: Arc::new(status), writable, rev };
         (remembered, spec.map(|_| unknown))
     }
 

@@ -21,7 +21,7 @@ impl fmt::Display for TaskId {
 /// A function to build and deploy.
 #[derive(Debug, Clone)]
 pub struct Task {
-    /// Its spec.
+    /// The parsed spec, read again from the text for each turn.
     pub spec: Arc<FunctionSpec>,
     /// The same as JSON text.
     pub text: Arc<str>,

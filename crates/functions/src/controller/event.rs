@@ -39,16 +39,16 @@ pub enum Event {
 pub struct Served {
     /// URL that answers a POST of JSON.
     pub endpoint: Option<String>,
-    /// Its artifact.
+    /// The artifact that it was started from; `None`: the target does not know it.
     pub artifact: Option<ArtifactStatus>,
-    /// Its spec.
+    /// The deployed spec; `None`: the target does not know it.
     pub revision: Option<Revision>,
 }
 
 /// A successful build.
 #[derive(Debug, Clone)]
 pub struct Built {
-    /// The artifact.
+    /// The ZIP file that was stored, new or found again.
     pub artifact: ArtifactStatus,
     /// True if an earlier build of the same inputs was used.
     pub cached: bool,
@@ -85,11 +85,11 @@ pub enum Retry {
 /// A failed build or deployment.
 #[derive(Debug, Clone)]
 pub struct Failure {
-    /// One word.
+    /// One word for the conditions and events: `NotAllowed`.
     pub reason: &'static str,
     /// A sentence with the remedy.
     pub message: String,
-    /// The next attempt.
+    /// The next attempt: none, after a pause, or at a time.
     pub retry: Retry,
     /// Last lines of the log.
     pub log_tail: String,

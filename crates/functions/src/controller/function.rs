@@ -8,10 +8,10 @@ use std::{sync::Arc, time::Duration};
 use berth_control::store::Rev;
 use berth_spec::Time;
 
-pub(super) use self::takeover::{FoundBy, Revival};
+pub(super) use self::takeover::{FoundBy, RedeployStep};
 use self::takeover::{adopt, lacks_last, outlives_leaders};
 use super::{
-    compact_object::{CompactObject, Runs, share},
+    compact_object::{CompactObject, RunLocation, share},
     effect::{Task, TaskId},
     event::{Built, Deployed, Failure, Retry},
     writing::{Overwrites, Writing},
@@ -30,7 +30,7 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(300);
 /// The annotation with the W3C trace context of who has put an object.
 const TRACEPARENT: &str = "traceparent";
 
-/// A function that is known.
+/// One function: what its object declares, the stage that it has reached, and the status that it should have.
 #[derive(Debug)]
 pub(super) struct Function {
     pub(super) declared: CompactObject,
@@ -47,7 +47,7 @@ pub(super) struct Function {
     /// An earlier version answers.
     serves: bool,
     /// The version that served last is to be deployed here first.
-    revives: bool,
+    needs_redeploy: bool,
     /// Failures in a row.
     failures: u32,
     /// Overwrites of the status of this desired state.
@@ -62,8 +62,8 @@ pub(super) struct Function {
 #[derive(Debug)]
 pub(super) enum Stage {
     /// The version that served last is deployed, before the desired state.
-    Reviving {
-        step: Revival,
+    Redeploying {
+        step: RedeployStep,
         /// The desired state has failed already, and is not tried again.
         concluded: bool,
     },
@@ -95,10 +95,10 @@ impl Function {
     pub(super) fn new(declared: Declared, found: FoundBy, now: Time) -> Self {
         let (declared, verdict) = CompactObject::of(declared);
         let mut stored = Arc::clone(&declared.status);
-        let (served, revives) = match found {
+        let (served, needs_redeploy) = match found {
             FoundBy::Listed(served) => {
-                let revives = lacks_last(&stored, served.as_ref());
-                (served, revives)
+                let needs_redeploy = lacks_last(&stored, served.as_ref());
+                (served, needs_redeploy)
             }
             FoundBy::Put => (None, false),
         };
@@ -118,7 +118,7 @@ impl Function {
             stage: Stage::Failed { lasting: true },
             number: last.map_or(0, |last| last.generation).max(stored.observed_generation),
             serves,
-            revives,
+            needs_redeploy,
             status: stored,
             declared,
             writing: Writing::Due,
@@ -183,7 +183,7 @@ impl Function {
                 self.stage = Stage::Queued { known };
             }
         }
-        self.revive_first(&now);
+        self.redeploy_first(&now);
     }
 
     /// Removal begins.
@@ -226,13 +226,15 @@ impl Function {
 
     /// True while a cloud or workers deploy it.
     pub(super) fn waits_elsewhere(&self) -> bool {
-        matches!(self.stage, Stage::Deploying { .. }) && self.declared.runs == Runs::Elsewhere
+        matches!(self.stage, Stage::Deploying { .. }) && self.declared.location == RunLocation::Remote
     }
 
     pub(super) fn task(&self) -> Option<TaskId> {
         match self.stage {
             Stage::Building { task, .. } | Stage::Deploying { task, .. } => Some(task),
-            Stage::Reviving { step: Revival::Building(task) | Revival::Deploying(task, _), .. } => Some(task),
+            Stage::Redeploying { step: RedeployStep::Building(task) | RedeployStep::Deploying(task, _), .. } => {
+                Some(task)
+            }
             _ => None,
         }
     }
@@ -240,7 +242,7 @@ impl Function {
     /// The task of a turn, or the failure where its spec cannot be read again.
     fn work(&self, key: &str, known: Option<ArtifactStatus>, proved: bool) -> Result<Task, Failure> {
         let spec = Arc::new(self.declared.spec(key).map_err(unread)?);
-        let traceparent = self.declared.about.annotations.get(TRACEPARENT).cloned();
+        let traceparent = self.declared.metadata.annotations.get(TRACEPARENT).cloned();
         Ok(Task {
             spec,
             text: Arc::clone(&self.declared.text),
@@ -255,7 +257,7 @@ impl Function {
 
     /// The artifact that the object asks for, if this generation does so and the spec was deployed with it.
     fn kept(&self) -> Option<String> {
-        let wanted = self.declared.about.annotations.get(ARTIFACT)?;
+        let wanted = self.declared.metadata.annotations.get(ARTIFACT)?;
         let (digest, generation) = wanted.split_once(' ')?;
         let asks = generation.parse::<i64>() == Ok(self.number);
         let is_it = |past: &Revision| past.artifact == digest && past.spec.0 == self.declared.text;
@@ -264,8 +266,8 @@ impl Function {
 
     /// Its turn has come; `None` where it waits for none.
     pub(super) fn start(&mut self, key: &str, task: TaskId, now: Time) -> Result<Option<Task>, Failure> {
-        if matches!(self.stage, Stage::Reviving { .. }) {
-            return self.start_revival(key, task);
+        if matches!(self.stage, Stage::Redeploying { .. }) {
+            return self.start_redeploy(key, task);
         }
         let Stage::Queued { known } = &mut self.stage else { return Ok(None) };
         let known = known.take();
@@ -288,8 +290,8 @@ impl Function {
 
     /// Its artifact is there; `None` where it waits for none.
     pub(super) fn built(&mut self, key: &str, built: &Built, now: Time) -> Result<Option<Task>, Failure> {
-        if matches!(self.stage, Stage::Reviving { .. }) {
-            return self.revival_built(key, built);
+        if matches!(self.stage, Stage::Redeploying { .. }) {
+            return self.redeploy_built(key, built);
         }
         let Stage::Building { task, proved } = self.stage else { return Ok(None) };
         let proved = proved && built.restored;
@@ -313,13 +315,13 @@ impl Function {
     }
 
     pub(super) fn deployed(&mut self, deployed: &Deployed, now: Time) {
-        if matches!(self.stage, Stage::Reviving { .. }) {
-            return self.revived(deployed, now);
+        if matches!(self.stage, Stage::Redeploying { .. }) {
+            return self.redeployed(deployed, now);
         }
         let Stage::Deploying { artifact, .. } = &self.stage else { return };
         let artifact = ArtifactStatus::clone(artifact);
         self.stage = Stage::Serving;
-        (self.serves, self.revives, self.failures) = (true, false, 0);
+        (self.serves, self.needs_redeploy, self.failures) = (true, false, 0);
         let now = now.to_string();
         let spec = SpecText(Arc::clone(&self.declared.text));
         let revision =
@@ -337,8 +339,8 @@ impl Function {
         if failure.retry == Retry::Later {
             self.failures += 1;
         }
-        if let Stage::Reviving { concluded, .. } = self.stage {
-            return self.not_revived(&failure, concluded, now);
+        if let Stage::Redeploying { concluded, .. } = self.stage {
+            return self.redeploy_failed(&failure, concluded, now);
         }
         let lasting = failure.retry == Retry::Never;
         let before = std::mem::replace(&mut self.stage, Stage::Failed { lasting });
@@ -358,8 +360,8 @@ impl Function {
         let again = self.next_attempt(failure.retry, now);
         let hint = again.map(|at| format!(" Tried again in {} s.", at.since(now).as_secs())).unwrap_or_default();
         self.conclude(Phase::Failed, &sentences(&failure.message, &format!("{hint}{}", self.remainder())));
-        let revives = self.revives.then(|| now + self.pause());
-        again.or(revives)
+        let redeploy_at = self.needs_redeploy.then(|| now + self.pause());
+        again.or(redeploy_at)
     }
 
     /// Pause after failures that may pass.
@@ -378,8 +380,8 @@ impl Function {
     /// The time of the next attempt has come.
     pub(super) fn again(&mut self) -> bool {
         let Stage::Failed { lasting } = self.stage else { return false };
-        self.stage = match (self.revives, lasting) {
-            (true, concluded) => Stage::Reviving { step: Revival::Queued, concluded },
+        self.stage = match (self.needs_redeploy, lasting) {
+            (true, concluded) => Stage::Redeploying { step: RedeployStep::Queued, concluded },
             (false, false) => Stage::Queued { known: None },
             (false, true) => return false,
         };
@@ -388,7 +390,7 @@ impl Function {
 
     /// Goes through its target once more, if that is elsewhere and somebody else may have changed it.
     pub(super) fn verify(&mut self) -> bool {
-        if !matches!(self.stage, Stage::Serving) || self.declared.runs != Runs::Elsewhere {
+        if !matches!(self.stage, Stage::Serving) || self.declared.location != RunLocation::Remote {
             return false;
         }
         self.stage = Stage::Queued { known: self.status.artifact.clone().map(Box::new) };
@@ -408,7 +410,7 @@ impl Function {
 
     /// A sentence about the version that still answers, or is to answer again.
     fn remainder(&self) -> &'static str {
-        match (self.revives, self.serves) {
+        match (self.needs_redeploy, self.serves) {
             (true, _) => " The version that served last is being started on this node.",
             (false, true) => " The previous version keeps serving.",
             (false, false) => "",

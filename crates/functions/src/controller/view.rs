@@ -5,7 +5,7 @@ use std::sync::Arc;
 use berth_control::store::Rev;
 
 use super::{compact_object::CompactObject, function::Function};
-use crate::{deployment::About, status::Status};
+use crate::{deployment::ObjectMeta, status::Status};
 
 /// A function, for people.
 #[derive(Debug)]
@@ -15,7 +15,7 @@ pub struct View<'a> {
     /// Its spec as JSON text; empty where there is none.
     pub text: &'a Arc<str>,
     /// Labels, annotations, owner.
-    pub about: &'a About,
+    pub metadata: &'a ObjectMeta,
     /// Its status.
     pub status: &'a Arc<Status>,
     /// Number of the desired state.
@@ -26,7 +26,7 @@ pub struct View<'a> {
 
 impl Function {
     pub(super) fn view<'a>(&'a self, name: &'a str) -> View<'a> {
-        let CompactObject { text, about, rev, .. } = &self.declared;
-        View { name, text, about, status: &self.status, generation: self.number, rev: *rev }
+        let CompactObject { text, metadata, rev, .. } = &self.declared;
+        View { name, text, metadata, status: &self.status, generation: self.number, rev: *rev }
     }
 }

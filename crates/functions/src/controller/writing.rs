@@ -7,7 +7,7 @@ use berth_spec::Time;
 use crate::deployment::Identity;
 
 /// Times that a status which somebody overwrites is written again at once: people do that by hand.
-const PATIENT: u32 = 3;
+const MAX_REWRITES: u32 = 3;
 
 /// Pause between two such writes after that: two controllers that follow the same objects would write without end.
 pub(super) const CONTENDED: Duration = Duration::from_secs(60);
@@ -41,11 +41,11 @@ impl Overwrites {
 
     /// True while it may be a person.
     pub(super) const fn are_few(self) -> bool {
-        self.times <= PATIENT
+        self.times <= MAX_REWRITES
     }
 
     /// True at the first one that is too many.
     pub(super) const fn are_news(self) -> bool {
-        self.times == PATIENT + 1
+        self.times == MAX_REWRITES + 1
     }
 }

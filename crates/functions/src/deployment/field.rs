@@ -3,7 +3,7 @@
 use serde_json::{Map, Value};
 
 /// The most mistakes that are told: the first ones explain the rest.
-const MOST: usize = 8;
+const MAX_MISTAKES: usize = 8;
 
 /// Mistakes and unknown fields of one object.
 #[derive(Debug, Default)]
@@ -18,7 +18,7 @@ pub(super) struct Mistakes {
 
 impl Mistakes {
     pub(super) fn add(&mut self, message: impl Into<String>) {
-        if self.wrong.len() < MOST {
+        if self.wrong.len() < MAX_MISTAKES {
             self.wrong.push(message.into());
         } else {
             self.more += 1;
@@ -26,7 +26,7 @@ impl Mistakes {
     }
 
     /// Keeps what is right, and tells what is not.
-    pub(super) fn keep<T>(&mut self, result: Result<T, String>) -> Option<T> {
+    pub(super) fn check<T>(&mut self, result: Result<T, String>) -> Option<T> {
         result.map_err(|message| self.add(message)).ok()
     }
 
@@ -120,7 +120,7 @@ impl<'a> Object<'a> {
     /// Notes fields that are not among `known`.
     pub(super) fn only(&self, known: &[&str], mistakes: &mut Mistakes) {
         for (field, _) in self.fields().filter(|(field, _)| !known.contains(&field.as_str())) {
-            if mistakes.unknown.len() < MOST {
+            if mistakes.unknown.len() < MAX_MISTAKES {
                 mistakes.unknown.push(format!("{}.{field}", self.path));
             } else {
                 mistakes.more_unknown += 1;

@@ -11,11 +11,11 @@ pub(super) fn read(spec: &Object<'_>, mistakes: &mut Mistakes) -> Vec<Destinatio
     network.only(&["hosts"], mistakes);
     match network.value("hosts") {
         None => Vec::new(),
-        Some(Value::Array(hosts)) if hosts.len() > Network::MOST => {
-            mistakes.add(format!("spec.network.hosts has more than {} hosts", Network::MOST));
+        Some(Value::Array(hosts)) if hosts.len() > Network::MAX_HOSTS => {
+            mistakes.add(format!("spec.network.hosts has more than {} hosts", Network::MAX_HOSTS));
             Vec::new()
         }
-        Some(Value::Array(hosts)) => hosts.iter().filter_map(|host| mistakes.keep(host_of(host))).collect(),
+        Some(Value::Array(hosts)) => hosts.iter().filter_map(|host| mistakes.check(host_of(host))).collect(),
         Some(_) => {
             mistakes.add("spec.network.hosts must be a list: write e.g. [\"api.example.com:443\"]");
             Vec::new()

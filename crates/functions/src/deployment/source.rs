@@ -13,14 +13,14 @@ pub enum CodeUri {
     Http(Url),
     /// An archive in an S3 bucket.
     S3 {
-        /// The bucket.
+        /// Name of the bucket; its region and account are the controller's.
         bucket: String,
         /// The key of the archive.
         key: String,
     },
     /// An archive in Azure Blob Storage; the account is the controller's.
     AzureBlob {
-        /// The container.
+        /// Name of the container.
         container: String,
         /// The name of the blob.
         blob: String,

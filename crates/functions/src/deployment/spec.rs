@@ -17,25 +17,25 @@ use super::{
 /// A function as a person wants it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct FunctionSpec {
-    /// Its name and its namespace.
+    /// Name and namespace, from the key of the object.
     pub name: FunctionName,
     /// `spec.type`, as written: `keras`, `tfjs`.
     pub kind: String,
     /// The language that the type stands for.
     pub language: Language,
-    /// The place of its code.
+    /// `spec.sourceUri`: the place of the code.
     pub source: CodeUri,
-    /// The SHA-256 that the archive has to have.
+    /// `spec.sourceSha256`: the digest that the archive has to have; `None`: nothing is compared.
     pub sha256: Option<String>,
     /// The function that is called.
     pub entrypoint: Entrypoint,
     /// `runtime.pythonVersion` or `runtime.nodeVersion`.
     pub version: Option<String>,
-    /// The bundler of a JavaScript build.
+    /// The bundler of a JavaScript build; `None`: nothing is bundled.
     pub bundler: Option<Bundler>,
     /// The platform that runs it.
     pub platform: Platform,
-    /// Its entry in Azure.
+    /// `target.programmingModel` and `target.authLevel`.
     pub entry: AzureEntry,
     /// Variables of its environment.
     pub env: BTreeMap<String, String>,
@@ -64,11 +64,11 @@ pub enum Language {
 pub struct Entrypoint {
     /// The module: dotted for Python, a path without its ending for JavaScript.
     pub module: String,
-    /// The function in it.
+    /// The name that the module gives it.
     pub function: String,
 }
 
-/// A bundler.
+/// The program that bundles a JavaScript project.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Bundler {
     /// Rollup, with its configuration file.
@@ -92,17 +92,17 @@ pub enum Platform {
     Azure(AzureApp),
     /// Replicas on workers.
     Replica {
-        /// So many.
+        /// The number of replicas, up to 1,000.
         count: u32,
     },
 }
 
-/// A function app.
+/// The function app of a function, which shares it with no other.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AzureApp {
-    /// The resource group.
+    /// `target.resourceGroup`.
     pub group: String,
-    /// The name of the function app.
+    /// `target.appName`.
     pub app: String,
 }
 
@@ -199,7 +199,7 @@ impl FunctionSpec {
 
 /// Reads `spec`.
 fn body(key: &str, object: &Map<String, Value>, mistakes: &mut Mistakes) -> Option<FunctionSpec> {
-    let name = mistakes.keep(FunctionName::new(key));
+    let name = mistakes.check(FunctionName::new(key));
     let spec = Object::of(object, "spec", "spec", mistakes);
     if !spec.is_there() {
         mistakes.add("spec is missing");
@@ -210,7 +210,7 @@ fn body(key: &str, object: &Map<String, Value>, mistakes: &mut Mistakes) -> Opti
     let language = typed.as_ref().map(|(_, language)| *language);
     let source = spec.required("sourceUri", "\"azure-blob://CONTAINER/src.zip\"", mistakes);
     let source =
-        source.and_then(|text| mistakes.keep(CodeUri::parse(text).map_err(|why| format!("spec.sourceUri: {why}"))));
+        source.and_then(|text| mistakes.check(CodeUri::parse(text).map_err(|why| format!("spec.sourceUri: {why}"))));
     let sha256 =
         spec.text("sourceSha256", mistakes).map(|text| text.trim_start_matches("sha256:").to_ascii_lowercase());
     if sha256.as_ref().is_some_and(|text| text.len() != 64 || !text.bytes().all(|byte| byte.is_ascii_hexdigit())) {
@@ -220,7 +220,8 @@ fn body(key: &str, object: &Map<String, Value>, mistakes: &mut Mistakes) -> Opti
         if language == Some(Language::JavaScript) { "\"dist/bundle.handler\"" } else { "\"handler.predict\"" };
     let entrypoint = spec.required("entrypoint", example, mistakes);
     // Without a language, it is not known what these may say.
-    let entrypoint = entrypoint.zip(language).and_then(|(text, language)| mistakes.keep(entrypoint_of(text, language)));
+    let entrypoint =
+        entrypoint.zip(language).and_then(|(text, language)| mistakes.check(entrypoint_of(text, language)));
     let version = language.and_then(|language| version(&spec, language, mistakes));
     let bundler = language.and_then(|language| bundler(&spec, language, mistakes));
     let target = spec.below("target", "spec.target", mistakes);

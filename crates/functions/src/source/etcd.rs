@@ -21,14 +21,14 @@ use futures::{FutureExt as _, future::BoxFuture};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-use super::{Happened, Host, Report};
+use super::{FunctionEvent, Host, Report};
 use crate::{driver::Driver, objects::Objects};
 
 /// Prefix of the objects.
 pub const DEFAULT_PREFIX: &str = "/models/deployments";
 
 /// Pause before etcd is tried again: a member that restarts is back within seconds.
-const AGAIN: Duration = Duration::from_secs(1);
+const RETRY_PAUSE: Duration = Duration::from_secs(1);
 
 /// Reads `http://HOST:PORT;HOST:PORT/PREFIX` (`https` with TLS) as an address of etcd.
 ///
@@ -129,7 +129,7 @@ impl FunctionSource {
                     }
                     Some(report) = told.recv() => {
                         show(&context, &report);
-                        for Happened { severity, reason, function, message } in report.happened {
+                        for FunctionEvent { severity, reason, function, message } in report.events {
                             context.function_event(severity, reason, message, function).await;
                         }
                     }
@@ -169,7 +169,7 @@ async fn follow(
         }
         tokio::select! {
             () = over.cancelled() => return,
-            () = tokio::time::sleep(AGAIN) => {}
+            () = tokio::time::sleep(RETRY_PAUSE) => {}
         }
     };
     host.begin();
@@ -192,7 +192,7 @@ async fn connect(config: EtcdConfig, reports: &mpsc::Sender<Report>) -> EtcdStor
         let report = Report { problem: Some(error), ..Report::default() };
         // Nobody listens at the end of a term.
         let _ = reports.send(report).await;
-        tokio::time::sleep(AGAIN).await;
+        tokio::time::sleep(RETRY_PAUSE).await;
     }
 }
 

@@ -41,10 +41,10 @@ const ATTACH: Duration = Duration::from_secs(10);
 /// Time between two looks at processes that are to end: a request may have started one again.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
-/// Settings of the host.
+/// Choices of a node about the functions that it builds and runs.
 #[derive(Debug, Clone)]
 pub struct HostConfig {
-    /// Folder for everything.
+    /// Folder of builds and artifacts, of the versions that run here, and of records about apps in Azure.
     pub root: PathBuf,
     /// The gateway's address, as in `http://HOST:PORT`.
     pub gateway: String,

@@ -6,7 +6,7 @@ use berth_control::store::Rev;
 use berth_spec::{Namespace, Origin, event::Severity, id::DEFAULT_NAMESPACE};
 use berth_wire::api::{API_VERSION, FunctionMetadata, FunctionView, Kind};
 
-use crate::{controller::View, deployment::About, status::Status};
+use crate::{controller::View, deployment::ObjectMeta, status::Status};
 
 /// A function, for people.
 #[derive(Debug, Clone, PartialEq)]
@@ -15,7 +15,7 @@ pub struct Summary {
     pub name: String,
     /// Its spec as JSON text.
     spec: Arc<str>,
-    about: About,
+    metadata: ObjectMeta,
     /// Number of the desired state.
     pub generation: i64,
     rev: Rev,
@@ -29,7 +29,7 @@ impl Summary {
         Self {
             name: view.name.to_owned(),
             spec: Arc::clone(view.text),
-            about: view.about.clone(),
+            metadata: view.metadata.clone(),
             generation: view.generation,
             rev: view.rev,
             status: Arc::clone(view.status),
@@ -38,7 +38,7 @@ impl Summary {
 
     /// The source that declared it.
     pub(crate) const fn origin(&self) -> &Origin {
-        &self.about.origin
+        &self.metadata.origin
     }
 
     /// The same in the shape of the API.
@@ -51,11 +51,11 @@ impl Summary {
             metadata: FunctionMetadata {
                 name: name.to_owned(),
                 namespace: namespace.to_owned(),
-                labels: self.about.labels.clone(),
-                annotations: self.about.annotations.clone(),
+                labels: self.metadata.labels.clone(),
+                annotations: self.metadata.annotations.clone(),
                 generation: u64::try_from(self.generation).unwrap_or_default(),
                 resource_version: self.rev.to_string(),
-                origin: self.about.owner(),
+                origin: self.metadata.owner(),
             },
             // What is no spec was told in the status.
             spec: serde_json::from_str(&self.spec).unwrap_or_default(),
@@ -78,7 +78,7 @@ fn place_of(key: &str) -> (&str, &str) {
 
 /// Something that happened to a function.
 #[derive(Debug)]
-pub(crate) struct Happened {
+pub(crate) struct FunctionEvent {
     pub(crate) severity: Severity,
     /// One word.
     pub(crate) reason: &'static str,
@@ -98,7 +98,7 @@ pub(crate) struct Report {
     /// Functions by phase.
     pub(crate) functions: BTreeMap<&'static str, usize>,
     /// Events since the last report.
-    pub(crate) happened: Vec<Happened>,
+    pub(crate) events: Vec<FunctionEvent>,
 }
 
 #[cfg(test)]

@@ -40,7 +40,7 @@ use super::Target;
 use crate::{
     build::{ArtifactStore, Builder},
     controller::{Deployed, Failure, Retry, Served, Task},
-    dependencies::{self, Dependencies, LeftAlone},
+    dependencies::{self, BreakerOpen, Dependencies},
     deployment::{AuthLevel, AzureApp, FunctionSpec, Platform},
     driver::now,
     status::ArtifactStatus,
@@ -451,7 +451,7 @@ impl Target for AzureTarget {
                     }
                     done
                 }
-                Err(LeftAlone { message, until }) => {
+                Err(BreakerOpen { message, until }) => {
                     Err(AzureError { retry: Retry::At(until), ..AzureError::passing("LeftAlone", message) })
                 }
             };

@@ -8,6 +8,7 @@
 
 mod answer;
 mod egress;
+mod exchange;
 mod instance;
 mod isolator;
 mod record;

@@ -38,10 +38,10 @@ use crate::{
 const PREFIX: &str = "/replicas/";
 
 /// The longest wait for a replica: a large framework is imported from a cold disk, beside other models that load.
-const LONGEST: Duration = Duration::from_secs(300);
+const READY_TIMEOUT: Duration = Duration::from_secs(300);
 
 /// Interval at which a deployment is looked at: short beside the load of a model.
-const LOOK: Duration = Duration::from_millis(100);
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Deployments of workers.
 pub(crate) struct ReplicaTarget {
@@ -171,7 +171,7 @@ fn manifest(spec: &FunctionSpec, count: u32, zip: &Path) -> Result<ManifestDeplo
 
 /// Waits until a generation serves with all its replicas.
 async fn ready(handle: &Handle, name: &DeploymentName, generation: Generation) -> Result<(), BuildError> {
-    let end = Instant::now() + LONGEST;
+    let end = Instant::now() + READY_TIMEOUT;
     loop {
         let view = handle.get(name).await.map_err(|error| refused(&error))?;
         let status = view.status.filter(|status| status.observed_generation == generation);
@@ -186,10 +186,10 @@ async fn ready(handle: &Handle, name: &DeploymentName, generation: Generation) -
         if Instant::now() >= end {
             let why = status.as_ref().map(unavailable).unwrap_or_default();
             let message =
-                format!("no worker had it ready within {} s; `berth explain {name}`. {why}", LONGEST.as_secs());
+                format!("no worker had it ready within {} s; `berth explain {name}`. {why}", READY_TIMEOUT.as_secs());
             return Err(BuildError::passing("ReplicaLate", message));
         }
-        tokio::time::sleep(LOOK).await;
+        tokio::time::sleep(POLL_INTERVAL).await;
     }
 }
 

@@ -33,7 +33,7 @@ use crate::refusal::Refusal;
 
 /// The interval at which the last good commit is declared again though nothing was pushed: what somebody took away by hand
 /// comes back within it.
-const AGAIN: Duration = Duration::from_secs(10 * 60);
+const REDECLARE_INTERVAL: Duration = Duration::from_secs(10 * 60);
 
 /// The pause before a commit is validated again whose refusal may pass; it doubles up to [`LONGEST_PAUSE`].
 const VALIDATE_AGAIN: Duration = Duration::from_secs(15);
@@ -42,7 +42,7 @@ const VALIDATE_AGAIN: Duration = Duration::from_secs(15);
 /// credentials so long.
 const REVALIDATE_AGAIN: Duration = Duration::from_secs(60);
 
-/// An event for the brain.
+/// An event for the brain: time, results of effects, requests of people.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Event {
     /// Time has passed.
@@ -55,7 +55,7 @@ pub(crate) enum Event {
     Restored(Result<(), FollowError>),
     /// The tip of the branch; `None`: it is not there.
     Polled(Result<Oid, FollowError>),
-    /// The verdict on a commit.
+    /// The verdict on the commit of the last [`Effect::Validate`].
     Validated(Verdict),
     /// The result of validating the last good commit again.
     Revalidated(Result<Box<Candidate>, FollowError>),
@@ -67,7 +67,7 @@ pub(crate) enum Event {
     NotDisabled,
     /// A person pauses the source.
     Pause,
-    /// A person resumes it.
+    /// A person resumes the source.
     Resume,
 }
 
@@ -112,7 +112,7 @@ struct Refused {
     again: Option<(u32, Time)>,
 }
 
-/// The brain.
+/// State of one Git source during a term, and the decisions on what to do next.
 #[derive(Debug)]
 pub(crate) struct Brain {
     schedule: PollSchedule,
@@ -123,7 +123,7 @@ pub(crate) struct Brain {
     applied: Option<Oid>,
     /// Its settings and secrets are known.
     restored: bool,
-    /// This process has declared it.
+    /// True once this process has declared `applied`: a leader before it may have declared only a part.
     declared: bool,
     /// The validated commit that is not stored whole.
     pending: Option<Oid>,
@@ -229,7 +229,7 @@ impl Brain {
                     self.applied = Some(commit);
                 }
                 (self.restored, self.declared, self.pending, self.undeclared) = (true, true, None, None);
-                self.again = now + AGAIN;
+                self.again = now + REDECLARE_INTERVAL;
             }
             Event::Applied(Err(fault)) => {
                 self.doing = None;

@@ -9,7 +9,7 @@ use berth_spec::DeploymentName;
 use crate::refusal;
 
 /// Names in one line: more of them would fill a page.
-const NAMED: usize = 20;
+const MAX_NAMED: usize = 20;
 
 /// The changes of a commit against the one in force before it; nothing where that is not known.
 pub(crate) fn changes(desired: &Desired, before: Option<&Desired>) -> Vec<String> {
@@ -52,9 +52,9 @@ pub(crate) fn names(deployments: &[DeploymentName]) -> Vec<String> {
 }
 
 fn some(names: &[String]) -> String {
-    let mut said = names.iter().take(NAMED).cloned().collect::<Vec<_>>().join(", ");
-    if names.len() > NAMED {
-        said.push_str(&format!(" and {} more", names.len() - NAMED));
+    let mut said = names.iter().take(MAX_NAMED).cloned().collect::<Vec<_>>().join(", ");
+    if names.len() > MAX_NAMED {
+        said.push_str(&format!(" and {} more", names.len() - MAX_NAMED));
     }
     said
 }

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::{Driver, brain::Brain, watcher::EmergencyStop};
 use berth_control::handle::Error;
 
-/// The slot of the checkpoint.
+/// The slot of the source's checkpoint in the store. Fixed: every leader reads what the last one wrote.
 const SLOT: &str = "checkpoint";
 
 /// The number of the stored form.
@@ -30,7 +30,7 @@ pub(crate) struct Progress {
     pub(crate) halted: Option<StoredStop>,
 }
 
-/// An emergency stop, as it is stored.
+/// An emergency stop in the form of the store.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct StoredStop {
@@ -46,7 +46,7 @@ impl Progress {
         Self { v: FORM, origin, applied, at: at.0, halted }
     }
 
-    /// The emergency stop.
+    /// The emergency stop in the brain's form; `None`: there is none, or its commit cannot be read.
     pub(crate) fn stop(&self) -> Option<EmergencyStop> {
         self.halted.as_ref().and_then(EmergencyStop::restored)
     }

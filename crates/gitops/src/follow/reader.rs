@@ -13,18 +13,18 @@ use super::verdict::FollowError;
 use crate::{GitConfig, refusal};
 
 /// The time limit of a poll of the branch: enough for a slow link, and a host that hangs delays nothing for longer.
-const LOOK: Duration = Duration::from_secs(60);
+const POLL_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The time limit of fetching and validating a commit: a first pass over many large model repositories ends within it.
 const CHECK: Duration = Duration::from_secs(10 * 60);
 
 /// The most bytes of one file that is read outside of validation: people write such files, and they have kilobytes.
-const LARGEST: usize = 1 << 20;
+const MAX_FILE_BYTES: usize = 1 << 20;
 
-/// The folder of secrets.
+/// The folder of secrets, from the registry's root.
 const SECRETS: &str = "workers/secrets";
 
-/// Reads the registry.
+/// Reads the registry through a mirror and two validators. Blocking.
 pub(crate) struct RegistryReader {
     config: Arc<GitConfig>,
     /// True once the term is over: git processes end.
@@ -44,7 +44,7 @@ pub(crate) struct RestoredCommit {
     pub(crate) secrets: Vec<(String, String)>,
 }
 
-/// The validation of a commit.
+/// Result of fetching and validating one commit.
 #[derive(Debug)]
 pub(crate) struct Validation {
     /// The failure, where it could not be validated.
@@ -98,7 +98,7 @@ impl RegistryReader {
 
     /// Resolves the tip of the branch, with one request.
     pub(crate) fn poll_tip(&self) -> Result<Oid, FollowError> {
-        let stop = self.stop(LOOK);
+        let stop = self.stop(POLL_TIMEOUT);
         let mirror = self.mirror(&stop).map_err(|error| fault(&error))?;
         let name = format!("refs/heads/{}", self.config.branch);
         let credentials = self.config.credentials_for(&self.config.remote);
@@ -114,7 +114,7 @@ impl RegistryReader {
 
     /// Reads the settings and secrets of a commit that was good.
     pub(crate) fn restore(&self, commit: &Oid) -> Result<RestoredCommit, FollowError> {
-        let stop = self.stop(LOOK);
+        let stop = self.stop(POLL_TIMEOUT);
         self.read_good(commit, &stop).map_err(|error| FollowError {
             message: format!("the last good commit {} cannot be read again: {error}", commit.short()),
             passing: error.is_transient(),
@@ -127,7 +127,7 @@ impl RegistryReader {
         mirror.fetch(&[Rev::Commit(commit.to_string())], History::Full, &credentials, stop)?;
         let repository = mirror.repository();
         let text = |path: &str| {
-            let bytes = repository.read(commit, path, LARGEST, stop)?;
+            let bytes = repository.read(commit, path, MAX_FILE_BYTES, stop)?;
             Ok::<_, GitError>(String::from_utf8_lossy(&bytes).into_owned())
         };
         let settings = match text(SETTINGS_FILE) {
@@ -222,7 +222,7 @@ impl RegistryReader {
         if seen == Some(&tip) {
             return Ok(None);
         }
-        let stop = self.stop(LOOK);
+        let stop = self.stop(POLL_TIMEOUT);
         let read = |error: GitError| fault(&error);
         let mirror = self.mirror(&stop).map_err(read)?;
         let credentials = self.config.credentials_for(&self.config.remote);
@@ -287,7 +287,7 @@ fn pass(
 
 /// The settings of a commit, if they are right by themselves.
 fn settings_of(repository: &Repository, commit: &Oid, stop: &Stop) -> Option<Settings> {
-    let text = repository.read(commit, SETTINGS_FILE, LARGEST, stop).ok()?;
+    let text = repository.read(commit, SETTINGS_FILE, MAX_FILE_BYTES, stop).ok()?;
     Settings::read(std::str::from_utf8(&text).ok()?).ok()
 }
 

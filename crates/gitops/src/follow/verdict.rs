@@ -14,7 +14,7 @@ pub(crate) struct Candidate {
     pub(crate) desired: Arc<Desired>,
 }
 
-/// A commit that is refused.
+/// A commit that is refused, and what of it still counts.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct RefusedCommit {
     pub(crate) info: CommitInfo,
@@ -23,14 +23,14 @@ pub(crate) struct RefusedCommit {
     pub(crate) idle: Option<Vec<String>>,
 }
 
-/// The verdict of a validation.
+/// The verdict of a validation, as the brain has to act on it.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Verdict {
     /// A valid commit.
     Good(Box<Candidate>),
     /// A commit that differs from the last one only in files that controllers write.
     OwnOnly,
-    /// A refused commit.
+    /// A commit with errors: the last good one stays.
     Refused(Box<RefusedCommit>),
     /// A commit that could not be validated.
     Failed(FollowError),
@@ -39,7 +39,7 @@ pub(crate) enum Verdict {
 /// The reason of a failure.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct FollowError {
-    /// For people.
+    /// The message for people, with the cause.
     pub(crate) message: String,
     /// True if it may succeed later without anybody acting.
     pub(crate) passing: bool,

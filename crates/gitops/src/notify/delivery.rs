@@ -111,7 +111,7 @@ impl Delivery {
         Ok(Self::Http { url: request.url, headers, body: request.body.to_string().into_bytes() })
     }
 
-    /// Delivers it once.
+    /// Makes one attempt; the caller decides about further ones.
     pub(crate) async fn deliver(&self, client: &reqwest::Client) -> Result<(), DeliveryError> {
         match self {
             Self::Http { url, headers, body } => {

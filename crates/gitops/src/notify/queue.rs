@@ -12,7 +12,7 @@ use berth_spec::{Time, worker::BreakerState};
 
 /// The most messages that wait for one target: enough for an outage of a chat, and few enough to be read at once
 /// afterwards.
-const MOST: usize = 64;
+const MAX_QUEUED_MESSAGES: usize = 64;
 
 /// Pauses between attempts; the last one from then on. A chat that restarts hears within seconds, and one that is down is asked
 /// once a minute.
@@ -20,12 +20,12 @@ const PAUSES: [Duration; 3] = [Duration::from_secs(2), Duration::from_secs(10), 
 
 /// The age at which a message is dropped: an outage of half an hour loses none, and nobody reads about what was hours
 /// ago.
-const WORTH: Duration = Duration::from_secs(60 * 60);
+const MAX_AGE: Duration = Duration::from_secs(60 * 60);
 
 /// Failures in a row after which the breaker is shown as open: one or two happen on any network.
 pub(crate) const THRESHOLD: u32 = 5;
 
-/// The outcome of one attempt.
+/// The outcome of one attempt, which decides about the next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Attempt {
     /// The target accepted it.
@@ -36,7 +36,7 @@ pub(crate) enum Attempt {
     Never,
 }
 
-/// The brain.
+/// Messages of one target in order, with the pause after failures.
 #[derive(Debug)]
 pub(crate) struct Queue<T> {
     waiting: VecDeque<(T, Time)>,
@@ -56,7 +56,7 @@ impl<T: Clone> Queue<T> {
     pub(crate) fn put(&mut self, what: T, now: Time) -> u64 {
         self.waiting.push_back((what, now));
         let first = usize::from(self.under_way);
-        if self.waiting.len() > MOST && self.waiting.remove(first).is_some() { 1 } else { 0 }
+        if self.waiting.len() > MAX_QUEUED_MESSAGES && self.waiting.remove(first).is_some() { 1 } else { 0 }
     }
 
     /// Takes out what waits and is not under way.
@@ -100,7 +100,7 @@ impl<T: Clone> Queue<T> {
         }
         let pause = PAUSES[PAUSES.len().min(self.failures as usize + 1) - 1];
         self.failures = self.failures.saturating_add(1);
-        let old = self.waiting.front().is_some_and(|(_, since)| now.since(*since) >= WORTH);
+        let old = self.waiting.front().is_some_and(|(_, since)| now.since(*since) >= MAX_AGE);
         let given_up = attempt == Attempt::Never || old;
         if given_up {
             self.waiting.pop_front();
@@ -150,7 +150,7 @@ mod tests {
             now = then;
             assert_eq!((queue.next(now), queue.breaker() == BreakerState::HalfOpen), (Some("a"), pauses.len() >= 5));
         }
-        assert_eq!((&pauses[..4], now.since(at(0)) >= WORTH), (&[2, 10, 60, 60][..], true));
+        assert_eq!((&pauses[..4], now.since(at(0)) >= MAX_AGE), (&[2, 10, 60, 60][..], true));
         assert_eq!(queue.breaker(), BreakerState::Open);
         now = queue.wake_at().expect("the other one");
         assert_eq!(queue.next(now), Some("b"));
@@ -174,7 +174,7 @@ mod tests {
         let mut queue = Queue::default();
         assert_eq!(queue.put(0, at(0)), 0);
         assert_eq!(queue.next(at(0)), Some(0));
-        let lost: u64 = (1..MOST + 10).map(|n| queue.put(n, at(0))).sum();
+        let lost: u64 = (1..MAX_QUEUED_MESSAGES + 10).map(|n| queue.put(n, at(0))).sum();
         assert_eq!(lost, 10, "the oldest that wait");
         assert_eq!(queue.withdraw(|n| *n % 2 == 0).len(), 31, "but not what is under way");
         queue.done(Attempt::Taken, at(0));

@@ -24,13 +24,13 @@ use crate::notify::DeliveryProgress;
 
 /// The time that a matter must not have been seen before it is over: what comes and goes is announced once, and people
 /// learn soon that it is over.
-const QUIET: Duration = Duration::from_secs(30);
+const RESOLVE_AFTER: Duration = Duration::from_secs(30);
 
 /// Alerts that are kept in the store, in a value of 256 KiB at most. Beyond that a new leader tells some again.
-const MOST: usize = 500;
+const MAX_STORED_ALERTS: usize = 500;
 
 /// Characters of a message that are kept: enough to know what it was about.
-const LONGEST: usize = 200;
+const MAX_MESSAGE_CHARS: usize = 200;
 
 /// The number of the stored form.
 const FORM: u32 = 1;
@@ -70,11 +70,11 @@ enum LastMessage {
 /// Something to tell.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Transition {
-    /// The number of its message.
+    /// The number of its message, by which its arrival is noticed.
     pub(crate) number: u64,
-    /// The worst of it.
+    /// The worst of the matter's incidents.
     pub(crate) incident: Incident,
-    /// The workers it concerns.
+    /// Workers that the matter concerns, by name.
     pub(crate) workers: Vec<String>,
     pub(crate) over: bool,
 }
@@ -143,7 +143,7 @@ impl AlertLog {
             over: matter.over,
             under_way: matter.word != LastMessage::Arrived,
         };
-        let stored = Stored { v: FORM, alerts: self.alerts.iter().take(MOST).map(matter).collect() };
+        let stored = Stored { v: FORM, alerts: self.alerts.iter().take(MAX_STORED_ALERTS).map(matter).collect() };
         serde_json::to_vec(&stored).ok().map(Bytes::from)
     }
 
@@ -156,7 +156,7 @@ impl AlertLog {
     pub(crate) fn know(&mut self, subject: &Subject, severity: IncidentSeverity, message: &str) {
         self.alerts.entry(matter_of(subject)).or_insert_with(|| {
             self.changed = true;
-            let message = message.chars().take(LONGEST).collect();
+            let message = message.chars().take(MAX_MESSAGE_CHARS).collect();
             Alert { severity, message, missing: None, over: false, word: LastMessage::Arrived }
         });
     }
@@ -217,7 +217,7 @@ impl AlertLog {
                 over.extend((matter.word == LastMessage::Cut).then(|| subject.clone()));
             } else if open.contains(subject) {
                 matter.missing = None;
-            } else if now.since(*matter.missing.get_or_insert(now)) >= QUIET {
+            } else if now.since(*matter.missing.get_or_insert(now)) >= RESOLVE_AFTER {
                 over.push(subject.clone());
             }
         }
@@ -228,7 +228,7 @@ impl AlertLog {
 
     fn said(&mut self, incident: Incident, workers: Vec<String>) -> Transition {
         (self.said, self.changed) = (self.said + 1, true);
-        let message = incident.message.chars().take(LONGEST).collect();
+        let message = incident.message.chars().take(MAX_MESSAGE_CHARS).collect();
         let word = LastMessage::Said(self.said);
         let matter = Alert { severity: incident.severity, message, missing: None, over: false, word };
         self.alerts.insert(incident.subject.clone(), matter);

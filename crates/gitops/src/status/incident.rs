@@ -201,7 +201,7 @@ pub(crate) fn load_failure(
 /// The deaths of a replica's process, if it dies again and again.
 pub(crate) fn dying(replica: &ReplicaStatus, now: Time) -> Option<&Deaths> {
     let Some(Residency::Ready(ready)) = &replica.residency else { return None };
-    ready.deaths.as_deref().filter(|deaths| !replica.lost && deaths.again_and_again(now))
+    ready.deaths.as_deref().filter(|deaths| !replica.lost && deaths.is_crash_looping(now))
 }
 
 /// One for each replica whose process dies again and again. How bad it is does not go by who is up just now.
@@ -222,7 +222,7 @@ pub(crate) fn runtime_failures(known: &KnownDeployment, now: Time) -> Vec<Incide
             stamp(deaths.at),
             deaths.count,
             deaths.in_a_row,
-            deaths.how
+            deaths.cause
         ),
         actions: vec![
             "Starts it again after pauses that grow to 30 s".to_owned(),

@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use berth_control::{
-    controller::Absent,
+    controller::AbsentWorker,
     handle::{KnownDeployment, WorkerState, WorkerView},
     source::WorkerSecret,
 };
@@ -45,7 +45,7 @@ pub(crate) struct IncidentTracker {
 struct Remembered {
     revision: RevisionId,
     incident: Incident,
-    /// When it last failed.
+    /// Time of the last failure.
     last: Time,
 }
 
@@ -54,7 +54,7 @@ struct Remembered {
 pub(crate) struct FleetSnapshot<'a> {
     pub(crate) workers: &'a [WorkerView],
     /// Workers that are gone and have not said what they are.
-    pub(crate) absent: &'a [Absent],
+    pub(crate) absent: &'a [AbsentWorker],
     pub(crate) deployments: &'a [KnownDeployment],
     pub(crate) secrets: &'a [WorkerSecret],
     pub(crate) refusal: Option<&'a Refusal>,
@@ -66,7 +66,7 @@ pub(crate) struct FleetSnapshot<'a> {
 }
 
 impl IncidentTracker {
-    /// Looks.
+    /// Compares the fleet with what was seen before: the actual state, and the incidents that are open.
     pub(crate) fn observe(&mut self, fleet: &FleetSnapshot<'_>, now: Time) -> Observed {
         self.learn_versions(fleet.deployments);
         self.learn_failures(fleet.deployments);
@@ -277,7 +277,7 @@ fn entry(revision: &RevisionId, version: String) -> ModelEntry {
     ModelEntry::new(revision.deployment().to_string(), version, ModelState::Loading)
 }
 
-/// All replicas.
+/// The replicas of all deployments.
 pub(crate) fn replicas(deployments: &[KnownDeployment]) -> impl Iterator<Item = &ReplicaStatus> {
     deployments.iter().filter_map(|known| known.status.as_ref()).flat_map(|status| &status.replicas)
 }

@@ -3,15 +3,15 @@
 use std::time::Duration;
 
 use berth_git::{Category, GitError};
-use berth_registry::error_file::told_in;
+use berth_registry::error_file::read_summary;
 
 use super::{Done, ReporterState, StatusReporter, publish::Written};
 
 /// The pause before the branch is read again, though nothing has to be written: somebody may have removed it.
-const AGAIN: Duration = Duration::from_secs(10 * 60);
+const REREAD_INTERVAL: Duration = Duration::from_secs(10 * 60);
 
 /// First pause after the branch could not be read; it doubles up to [`LONGEST_PAUSE`].
-const PAUSE: Duration = Duration::from_secs(5);
+const FIRST_PAUSE: Duration = Duration::from_secs(5);
 
 /// Longest pause: after an outage of hours, people find the actual state up to date within minutes.
 const LONGEST_PAUSE: Duration = Duration::from_secs(5 * 60);
@@ -29,20 +29,20 @@ impl StatusReporter {
         match done {
             Done::Read(Ok((found, tip))) => {
                 if std::mem::take(&mut state.inherits) {
-                    let told = found.errors.iter().filter_map(|(_, text)| told_in(text));
+                    let told = found.errors.iter().filter_map(|(_, text)| read_summary(text));
                     for (subject, severity, message) in told {
                         state.alerts.know(&subject, severity, &message);
                         state.incidents.inherit([subject]);
                     }
                 }
-                (state.tip, state.settled, state.failures, state.read_at) = (tip, true, 0, now + AGAIN);
+                (state.tip, state.settled, state.failures, state.read_at) = (tip, true, 0, now + REREAD_INTERVAL);
                 self.context.update_status(|status| status.set_detail("writeProblem", ""));
                 state.brain.found(found, now);
             }
             Done::Read(Err(error)) => {
                 // People are told all the same.
                 state.settled = true;
-                state.read_at = now + PAUSE.saturating_mul(1 << state.failures.min(10)).min(LONGEST_PAUSE);
+                state.read_at = now + FIRST_PAUSE.saturating_mul(1 << state.failures.min(10)).min(LONGEST_PAUSE);
                 self.trouble(state, "read", &error).await;
             }
             Done::Wrote(change, Ok(Written::Commit { tip, unsquashed })) => {
@@ -52,7 +52,7 @@ impl StatusReporter {
                     status.set_detail("written", tip.to_string());
                     status.set_detail("writeProblem", "");
                 });
-                (state.tip, state.failures, state.read_at) = (Some(tip), 0, now + AGAIN);
+                (state.tip, state.failures, state.read_at) = (Some(tip), 0, now + REREAD_INTERVAL);
                 state.brain.done(&change, now);
                 if let Some(error) = unsquashed {
                     state.squash_at = now + UNSQUASHED;
@@ -61,7 +61,7 @@ impl StatusReporter {
             }
             Done::Wrote(change, Ok(Written::Unchanged)) => {
                 self.config.metrics.wrote("unchanged");
-                (state.failures, state.read_at) = (0, now + AGAIN);
+                (state.failures, state.read_at) = (0, now + REREAD_INTERVAL);
                 state.brain.done(&change, now);
             }
             Done::Wrote(_, Ok(Written::Touched { by, paths })) => {

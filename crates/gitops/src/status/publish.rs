@@ -30,7 +30,7 @@ const TERM: &str = "Berth-Term";
 const ATTEMPTS: u32 = 6;
 
 /// First pause between them; it doubles, so that all of them take three seconds.
-const PAUSE: Duration = Duration::from_millis(100);
+const FIRST_PAUSE: Duration = Duration::from_millis(100);
 
 /// The commits on the branch of its own before it is squashed into one: months of history for people, and a bounded
 /// repository.
@@ -38,12 +38,12 @@ pub(crate) const MOST_COMMITS: usize = 1_000;
 
 /// The most bytes of a file that is read back: room for the state of a large fleet, while a file that somebody else
 /// has put in its place does not fill the memory.
-const LARGEST: usize = 8 << 20;
+const MAX_FILE_BYTES: usize = 8 << 20;
 
 /// Commits that are searched for the last one of ours: people and other clusters push in between.
 const SEARCHED: usize = 50;
 
-/// Writes.
+/// Writes edits to a branch as commits, replayed where somebody else was faster. Blocking.
 #[derive(Clone)]
 pub(crate) struct Publisher {
     pub(crate) mirror: Arc<Mirror>,
@@ -53,7 +53,7 @@ pub(crate) struct Publisher {
     pub(crate) credentials: Credentials,
     pub(crate) identity: Identity,
     pub(crate) signing: Option<SigningKey>,
-    /// The cluster.
+    /// The name of the cluster, for the trailer of its commits.
     pub(crate) writer: String,
     /// 0: this process is alone, and no other can have written in its name.
     pub(crate) epoch: Epoch,
@@ -115,7 +115,7 @@ impl Publisher {
         now: i64,
         stop: &Stop,
     ) -> Result<Written, GitError> {
-        let mut pause = PAUSE;
+        let mut pause = FIRST_PAUSE;
         for left in (0..ATTEMPTS).rev() {
             let tip = self.tip(stop)?;
             if let Some(term) = self.later_term(tip.as_ref(), stop)? {
@@ -156,7 +156,7 @@ impl Publisher {
     }
 
     fn text(&self, tip: &Oid, path: &str, stop: &Stop) -> Result<String, GitError> {
-        let bytes = self.mirror.repository().read(tip, path, LARGEST, stop)?;
+        let bytes = self.mirror.repository().read(tip, path, MAX_FILE_BYTES, stop)?;
         Ok(String::from_utf8_lossy(&bytes).into_owned())
     }
 

@@ -41,7 +41,7 @@ pub(super) fn status(facts: &Facts<'_>) -> Value {
         "modelStatus": {
             "transitionStatus": state.transition.as_str(),
             "states": { "activeModelState": state.active.as_str(), "targetModelState": state.target.as_str() },
-            "copies": { "failedCopies": state.copies.failed, "totalCopies": state.copies.held },
+            "copies": { "failedCopies": state.copies.failed, "totalCopies": state.copies.total },
             "lastFailureInfo": facts.failure(&facts.object.status["modelStatus"]["lastFailureInfo"], "modelRevisionName"),
         },
         "servingRuntimeName": named(Kind::ServingRuntime),

@@ -5,7 +5,7 @@ use berth_spec::status::Phase;
 use serde_json::{Value, json};
 
 use super::Facts;
-use crate::state::{Load, word};
+use crate::state::{ModelState, word};
 
 pub(super) fn status(facts: &Facts<'_>) -> Value {
     let before: Status = serde_json::from_value(facts.object.status.clone()).unwrap_or_default();
@@ -34,7 +34,7 @@ fn state(facts: &Facts<'_>) -> State {
         Some(Phase::Available | Phase::ScaledDown) => State::Ready(message),
         Some(Phase::Failed) => State::Stalled("LoadFailed", message),
         Some(Phase::ScheduleFailed) => State::Stalled("ScheduleFailed", message),
-        Some(Phase::Degraded) if model.target == Load::FailedToLoad => {
+        Some(Phase::Degraded) if model.target == ModelState::FailedToLoad => {
             let why = model.failure.as_ref().map_or(message, |failure| failure.message.clone());
             State::Stalled("RolloutStuck", why)
         }

@@ -3,12 +3,12 @@
 use serde_json::{Value, json};
 
 use super::Facts;
-use crate::state::Load;
+use crate::state::ModelState;
 
 pub(super) fn status(facts: &Facts<'_>) -> Value {
     let state = facts.state;
     // Here the target is named only while it is another one.
-    let target = if state.target == state.active { Load::Unknown } else { state.target };
+    let target = if state.target == state.active { ModelState::Unknown } else { state.target };
     let mut failure = facts.failure(&facts.object.status["lastFailureInfo"], "modelId");
     // ModelMesh has no word for it.
     if failure["reason"] == "RuntimeDisabled" {
@@ -20,7 +20,7 @@ pub(super) fn status(facts: &Facts<'_>) -> Value {
         "activeModelState": state.active.as_str(),
         "targetModelState": target.as_str(),
         "failedCopies": state.copies.failed,
-        "totalCopies": state.copies.held,
+        "totalCopies": state.copies.total,
         "httpEndpoint": facts.base().unwrap_or_default(),
         "grpcEndpoint": facts.grpc().unwrap_or_default(),
         "lastFailureInfo": failure,

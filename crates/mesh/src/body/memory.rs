@@ -23,13 +23,13 @@ use crate::{
 
 /// Amounts below this are not counted: a request takes about as much without a body, and the bound on requests inside
 /// bounds them.
-pub(crate) const SMALL: usize = 8 << 10;
+pub(crate) const MIN_COUNTED_BYTES: usize = 8 << 10;
 
 /// When to try again: requests are short.
 const RETRY_SOON: Duration = Duration::from_secs(1);
 
 /// The part of all memory that is kept for those who hold little: one in four.
-const RESERVE: usize = 4;
+const RESERVE_DIVISOR: usize = 4;
 
 /// The bytes that requests of one key hold, out of what all requests may take together.
 #[derive(Debug)]
@@ -43,7 +43,7 @@ pub(crate) struct RequestMemory {
 impl RequestMemory {
     /// The memory for bodies of requests before their deployment is known.
     pub(crate) fn new(most: usize, shape: Shape) -> Arc<Self> {
-        let reserve = most / RESERVE;
+        let reserve = most / RESERVE_DIVISOR;
         let all = Arc::new(Pool::new(most - reserve, reserve, shape));
         Arc::new(Self { all, most, held: Holding::default(), account: Arc::default() })
     }
@@ -71,7 +71,7 @@ impl RequestMemory {
 
     /// The most that one request gets: all but the reserve.
     fn common(&self) -> usize {
-        self.most - self.most / RESERVE
+        self.most - self.most / RESERVE_DIVISOR
     }
 
     /// The error of a request that would find no room if it were alone.
@@ -97,7 +97,7 @@ impl RequestMemory {
     /// So many bytes of an answer, counted until the charge is dropped. Never refused.
     pub(crate) fn of_answer(self: &Arc<Self>, bytes: usize) -> Charge {
         let mut charge = self.charge();
-        if bytes >= SMALL {
+        if bytes >= MIN_COUNTED_BYTES {
             self.all.force(bytes, &self.held);
             charge.bytes = bytes;
         }
@@ -114,7 +114,7 @@ impl RequestMemory {
     /// The same for a request whose body is held already.
     pub(crate) fn take_beside(self: &Arc<Self>, body: &[u8], bytes: usize) -> Result<Charge, InferError> {
         let all = body.len().saturating_add(bytes);
-        if bytes >= SMALL && all > self.common() {
+        if bytes >= MIN_COUNTED_BYTES && all > self.common() {
             return Err(self.never(all));
         }
         self.take(bytes)
@@ -133,7 +133,7 @@ pub(crate) struct Charge {
 impl Charge {
     /// Holds at least so many bytes, or none where there is no room.
     pub(crate) fn grow_to(&mut self, bytes: usize) -> Result<(), InferError> {
-        if bytes <= self.bytes || bytes < SMALL {
+        if bytes <= self.bytes || bytes < MIN_COUNTED_BYTES {
             return Ok(());
         }
         if bytes > self.memory.common() {
@@ -200,7 +200,7 @@ mod tests {
     fn bytes_count_until_their_last_part_is_gone() {
         let memory = RequestMemory::new(132 << 10, Shape::new(false));
         let mut charge = memory.charge();
-        charge.grow_to(SMALL - 1).expect("not counted");
+        charge.grow_to(MIN_COUNTED_BYTES - 1).expect("not counted");
         assert_eq!(memory.used(), 0);
         charge.grow_to(64 << 10).expect("room");
         let whole = charge.hold(Bytes::from(vec![7; 64 << 10]));
@@ -235,10 +235,10 @@ mod tests {
         let memory = RequestMemory::new(4 << 20, Shape::new(false));
         let (storm, other) = (memory.of(&Arc::default()), memory.of(&Arc::default()));
         let most = storm.take(3 << 20).expect("all but the reserve");
-        assert_eq!(storm.take(SMALL).expect_err("it holds much").reason(), "no_memory");
-        let mut little = other.take(SMALL).expect("it holds little");
-        little.grow_to(2 * SMALL).expect("a share has 16 KiB");
-        assert_eq!(other.take(SMALL).expect_err("it holds its share").reason(), "no_memory");
+        assert_eq!(storm.take(MIN_COUNTED_BYTES).expect_err("it holds much").reason(), "no_memory");
+        let mut little = other.take(MIN_COUNTED_BYTES).expect("it holds little");
+        little.grow_to(2 * MIN_COUNTED_BYTES).expect("a share has 16 KiB");
+        assert_eq!(other.take(MIN_COUNTED_BYTES).expect_err("it holds its share").reason(), "no_memory");
         drop(most);
         little.grow_to(1 << 20).expect("there is room again");
         drop(little);
@@ -250,9 +250,9 @@ mod tests {
         let memory = RequestMemory::new(128 << 10, Shape::new(false));
         let answer = memory.answer(Bytes::from(vec![7; 1 << 20]));
         assert_eq!(memory.used(), 1 << 20);
-        assert_eq!(memory.take(SMALL).expect_err("clients do not read").reason(), "no_memory");
+        assert_eq!(memory.take(MIN_COUNTED_BYTES).expect_err("clients do not read").reason(), "no_memory");
         drop(answer);
-        assert!(memory.take(SMALL).is_ok());
+        assert!(memory.take(MIN_COUNTED_BYTES).is_ok());
         assert_eq!(memory.answer(Bytes::from_static(b"small")).len(), 5);
         assert_eq!(memory.used(), 0);
     }

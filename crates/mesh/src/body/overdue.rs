@@ -3,9 +3,9 @@
 //! So the task of the connection looks, too, and at any answer for how long its client has taken nothing of it.
 //!
 //! ```text
-//! Watching polls a part of a connection ─┬─ in which an answer begins ──▶ begun() ──▶ noted, with its deadline
-//!                                        ├─ and then: deadline and grace over? ──▶ Coming::let_go
-//!                                        └─ nothing read for Limits::unread? ──▶ LeftUnread: the part is dropped (berth_peer::port)
+//! WatchedPart polls a part of a connection ─┬─ in which an answer begins ──▶ begun() ──▶ noted, with its deadline
+//!                                           ├─ and then: deadline and grace over? ──▶ HeldSource::let_go
+//!                                           └─ nothing read for Limits::unread? ──▶ LeftUnread: the part is dropped (berth_peer::port)
 //! ```
 //! A part without such an answer costs nothing but a look at variables of the thread. Over HTTP/1.1 the connection itself ends when
 //! nothing is read ([`Limits::unread`](crate::config::Limits)).
@@ -22,7 +22,7 @@ use berth_peer::port::{LeftUnread, ReadWatch};
 use futures::future::BoxFuture;
 use tokio::time::{Instant, Sleep, sleep_until};
 
-use crate::body::relayed::Coming;
+use crate::body::relayed::HeldSource;
 
 /// Time beyond the deadline. An answer that is being read ends by itself before.
 const GRACE: Duration = Duration::from_secs(1);
@@ -35,13 +35,13 @@ thread_local! {
 /// A streamed answer.
 struct Answer {
     /// Gone once the answer has ended.
-    coming: Weak<Coming>,
+    coming: Weak<HeldSource>,
     /// The time at which it is dropped if it is still unread.
     at: Instant,
 }
 
 /// Notes that an answer with a deadline began in the part that is being polled.
-pub(super) fn begun(coming: &Arc<Coming>, deadline: Instant) {
+pub(super) fn begun(coming: &Arc<HeldSource>, deadline: Instant) {
     if let Some(mut answers) = BEGUN.take() {
         answers.push(Answer { coming: Arc::downgrade(coming), at: deadline + GRACE });
         BEGUN.set(Some(answers));
@@ -49,7 +49,7 @@ pub(super) fn begun(coming: &Arc<Coming>, deadline: Instant) {
 }
 
 /// A part of a connection that lets go of answers whose time is over, and ends where one is left unread.
-pub(crate) struct Watching<T> {
+pub(crate) struct WatchedPart<T> {
     part: BoxFuture<'static, T>,
     reading: ReadWatch,
     answers: Vec<Answer>,
@@ -57,7 +57,7 @@ pub(crate) struct Watching<T> {
     timer: Option<Pin<Box<Sleep>>>,
 }
 
-impl<T> Watching<T> {
+impl<T> WatchedPart<T> {
     /// `part` does not panic.
     pub(crate) fn new(part: BoxFuture<'static, T>, reading: ReadWatch) -> Self {
         Self { part, reading, answers: Vec::new(), timer: None }
@@ -87,7 +87,7 @@ impl<T> Watching<T> {
     }
 }
 
-impl<T> Future for Watching<T> {
+impl<T> Future for WatchedPart<T> {
     type Output = Result<T, LeftUnread>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
@@ -119,16 +119,16 @@ mod tests {
 
     use super::*;
     use crate::{
-        body::relayed::{Relayed, Source},
+        body::relayed::{RelayedBody, Source},
         exchange,
     };
 
     /// An answer that has `pieces`, and then no end.
-    fn answer(pieces: &'static [&'static str], guard: Arc<()>, deadline: Instant) -> Relayed {
+    fn answer(pieces: &'static [&'static str], guard: Arc<()>, deadline: Instant) -> RelayedBody {
         use futures::stream::{StreamExt as _, iter, pending};
         let piece = |text: &&'static str| Ok::<_, exchange::BoxError>(Frame::data(Bytes::from(*text)));
         let body = StreamBody::new(iter(pieces.iter().map(piece)).chain(pending())).boxed_unsync();
-        Relayed::new((Vec::new(), None), Some(Source::Model(body)), guard).until(deadline, &HeaderMap::new())
+        RelayedBody::new((Vec::new(), None), Some(Source::Model(body)), guard).until(deadline, &HeaderMap::new())
     }
 
     #[tokio::test(start_paused = true)]
@@ -142,7 +142,7 @@ mod tests {
             read.await.expect("it is sent");
             poll_fn(|cx| relayed.poll_frame(cx)).await
         };
-        let mut part = Watching::new(part.boxed(), Activity::default().read_watch());
+        let mut part = WatchedPart::new(part.boxed(), Activity::default().read_watch());
         assert!(timeout_at(deadline, &mut part).await.is_err());
         assert_eq!(Arc::strong_count(&guard), 2, "it may still be read");
         assert!(timeout_at(deadline + 2 * GRACE, &mut part).await.is_err());
@@ -163,7 +163,7 @@ mod tests {
             let _second = answer(&[], second, late);
             pending::<()>().await;
         };
-        let mut part = Watching::new(part.boxed(), Activity::default().read_watch());
+        let mut part = WatchedPart::new(part.boxed(), Activity::default().read_watch());
         assert!(timeout_at(late, &mut part).await.is_err());
         assert_eq!(guards.each_ref().map(Arc::strong_count), [1, 2]);
         assert!(BEGUN.take().is_none(), "nothing is noted outside of a part");

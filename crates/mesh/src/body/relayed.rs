@@ -46,9 +46,9 @@ impl Source {
 }
 
 /// A body that is passed on: pieces that are here, then those that come, then the trailers.
-pub(crate) struct Relayed {
+pub(crate) struct RelayedBody {
     pieces: std::vec::IntoIter<Bytes>,
-    coming: Option<Arc<Coming>>,
+    coming: Option<Arc<HeldSource>>,
     trailers: Option<HeaderMap>,
     deadline: Option<Pin<Box<Sleep>>>,
     /// Errors are told as trailers, which gRPC clients read; others see the body cut off.
@@ -57,9 +57,9 @@ pub(crate) struct Relayed {
 
 /// Pieces that are still to come, and whatever must be held until the last of them has gone; `None`: it was let go of, because nobody
 /// read the answer in its time.
-pub(super) struct Coming(Mutex<Option<(Source, Box<dyn Send>)>>);
+pub(super) struct HeldSource(Mutex<Option<(Source, Box<dyn Send>)>>);
 
-impl Coming {
+impl HeldSource {
     /// Ends the source, and lets go of what is held for it.
     pub(super) fn let_go(&self) {
         let held = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
@@ -85,14 +85,14 @@ fn overtime() -> Status {
     Status::deadline_exceeded("the call's time was over before its answer was complete")
 }
 
-impl Relayed {
+impl RelayedBody {
     /// Passes on what is here, and then `rest`; holds `guard` until the end of `rest`.
     pub(crate) fn new(
         (pieces, trailers): (Vec<Bytes>, Option<HeaderMap>),
         rest: Option<Source>,
         guard: impl Send + 'static,
     ) -> Self {
-        let coming = rest.map(|rest| Arc::new(Coming(Mutex::new(Some((rest, Box::new(guard) as Box<dyn Send>))))));
+        let coming = rest.map(|rest| Arc::new(HeldSource(Mutex::new(Some((rest, Box::new(guard) as Box<dyn Send>))))));
         Self { pieces: pieces.into_iter(), coming, trailers, deadline: None, grpc: false }
     }
 

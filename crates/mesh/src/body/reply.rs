@@ -15,29 +15,29 @@ use http_body_util::BodyExt as _;
 use tokio::time::Instant;
 
 use crate::body::{
-    memory::{RequestMemory, SMALL},
-    relayed::{Relayed, Source},
-    tapped::Tapped,
-    watched::Watched,
+    memory::{MIN_COUNTED_BYTES, RequestMemory},
+    relayed::{RelayedBody, Source},
+    tapped::TappedBody,
+    watched::WatchedBody,
 };
 
 /// Pieces of framed messages, and perhaps the status that ends them.
 pub(crate) type Messages = Pin<Box<dyn Stream<Item = Result<Bytes, tonic::Status>> + Send>>;
 
-/// Server-sent events.
+/// Server-sent events, each whole with its `data:` lines.
 pub(crate) type Events = Pin<Box<dyn Stream<Item = Bytes> + Send>>;
 
-/// The body of an answer.
+/// The body of an answer to a client, by where it comes from and how it ends.
 #[derive(Default)]
 pub(crate) enum ReplyBody {
-    /// Nothing.
+    /// No body.
     #[default]
     Empty,
-    /// In one piece.
+    /// Bytes that are here already, in one piece.
     Whole(Bytes),
     /// Piece by piece: parts that need not be copied together, or that are made as they are sent.
     Pieces {
-        /// The pieces that are left.
+        /// The pieces that were not sent yet.
         left: Box<dyn Iterator<Item = Bytes> + Send>,
         /// The bytes that are left, where that is known.
         length: Option<u64>,
@@ -46,18 +46,18 @@ pub(crate) enum ReplyBody {
     Message(Bytes),
     /// The trailers that follow a good answer.
     Well,
-    /// From the gRPC service.
+    /// The answer of a generated gRPC service, or a small one that is passed on.
     Grpc(tonic::body::Body),
     /// From another node, or of a model's own making.
-    Relayed(Box<Relayed>),
+    Relayed(Box<RelayedBody>),
     /// Messages of a gRPC stream, framed, until its status.
     Stream(Messages),
     /// Events of a stream in text, as they come.
     Events(Events),
     /// A stream that ends with the right of its caller.
-    Watched(Box<Watched>),
+    Watched(Box<WatchedBody>),
     /// An answer that payload processors or counts of calls observe.
-    Tapped(Box<Tapped>),
+    Tapped(Box<TappedBody>),
 }
 
 impl From<Bytes> for ReplyBody {
@@ -158,7 +158,7 @@ impl Body for ReplyBody {
 /// The value of `Content-Type` for JSON.
 pub(crate) const JSON: HeaderValue = HeaderValue::from_static("application/json");
 
-/// An answer in JSON.
+/// An answer with this status and body, of type `application/json`.
 pub(crate) fn json(status: StatusCode, body: impl Into<Bytes>) -> Response<ReplyBody> {
     let mut response = Response::new(ReplyBody::from(body.into()));
     *response.status_mut() = status;
@@ -199,7 +199,7 @@ pub(crate) async fn counted_message(
     let body = match trailers {
         None => ReplyBody::from(message),
         Some(trailers) if is_well(&trailers) => ReplyBody::Message(message),
-        trailers => ReplyBody::Relayed(Box::new(Relayed::new((vec![message], trailers), None, ()))),
+        trailers => ReplyBody::Relayed(Box::new(RelayedBody::new((vec![message], trailers), None, ()))),
     };
     Response::from_parts(head, body)
 }
@@ -213,7 +213,7 @@ pub(crate) fn passed_on(
 ) -> Response<ReplyBody> {
     let (mut head, body) = answer.into_parts();
     let length = body.size_hint().exact();
-    if length.is_some_and(|length| length < SMALL as u64) {
+    if length.is_some_and(|length| length < MIN_COUNTED_BYTES as u64) {
         return Response::from_parts(head, ReplyBody::Grpc(tonic::body::Body::new(body)));
     }
     if let Some(length) = length {
@@ -222,12 +222,12 @@ pub(crate) fn passed_on(
     }
     let memory = Arc::clone(memory);
     let body = body.map_frame(move |frame| frame.map_data(|data| memory.answer(data))).boxed_unsync();
-    let relayed = Relayed::new((Vec::new(), None), Some(Source::Model(body)), guard);
+    let relayed = RelayedBody::new((Vec::new(), None), Some(Source::Model(body)), guard);
     let relayed = relayed.until(deadline, &head.headers);
     Response::from_parts(head, ReplyBody::Relayed(Box::new(relayed)))
 }
 
-/// An answer without a body.
+/// An answer with status 200 and no body.
 pub(crate) fn empty() -> Response<ReplyBody> {
     Response::new(ReplyBody::Empty)
 }

@@ -12,8 +12,8 @@ use tonic::Status;
 
 use crate::{body::reply::ReplyBody, watch::Watch};
 
-/// A body, and who sees it.
-pub(crate) struct Tapped {
+/// A body that tells a [`Watch`] of each frame and of its end.
+pub(crate) struct TappedBody {
     pub(super) inner: ReplyBody,
     watch: Box<dyn Watch>,
 }
@@ -22,10 +22,10 @@ pub(crate) struct Tapped {
 pub(crate) fn tapped(response: Response<ReplyBody>, mut watch: Box<dyn Watch>) -> Response<ReplyBody> {
     let (head, inner) = response.into_parts();
     watch.head(&head);
-    Response::from_parts(head, ReplyBody::Tapped(Box::new(Tapped { inner, watch })))
+    Response::from_parts(head, ReplyBody::Tapped(Box::new(TappedBody { inner, watch })))
 }
 
-impl Tapped {
+impl TappedBody {
     /// The next frame; `None` at the end.
     pub(crate) fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
         let frame = ready!(Pin::new(&mut self.inner).poll_frame(cx));
@@ -52,7 +52,7 @@ impl Tapped {
     }
 }
 
-impl Drop for Tapped {
+impl Drop for TappedBody {
     fn drop(&mut self) {
         // Nobody asks a body for more that says to be at its end.
         if self.inner.is_end_stream() {

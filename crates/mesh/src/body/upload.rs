@@ -36,17 +36,17 @@ use crate::{
         upload::streaming::{Streaming, StreamingReader, lock},
     },
     config::Limits,
-    oip::grpc::frame::PREFIX,
+    oip::grpc::frame::FRAME_PREFIX,
     payload::RequestTap,
     watch::Length,
 };
 
 /// The longest pause where there is no bound on it: as long as the longest call.
-const LONG: Duration = Duration::from_secs(3_600);
+const MAX_PAUSE: Duration = Duration::from_secs(3_600);
 
 /// Bytes of a body that is read before it is sent on. A body that is sent while it comes takes two steps to its
 /// endpoint, which at one request a time costs a third of the hop; a longer one would begin too late.
-const SHORT: u64 = 64 << 10;
+const MAX_BUFFERED_BYTES: u64 = 64 << 10;
 
 /// The bytes that all uploads together keep, to be able to send them again.
 #[derive(Debug)]
@@ -74,7 +74,7 @@ impl ReplayBudget {
     }
 }
 
-/// A request's body.
+/// The body of a request, read once or sent on while it comes. Kept for a second attempt as far as there is room.
 pub(crate) struct Upload {
     state: State,
     bounds: Bounds,
@@ -84,7 +84,7 @@ pub(crate) struct Upload {
     length: usize,
 }
 
-/// The bounds of one upload.
+/// The bounds of one upload: its length, its pauses, and the memory that it takes.
 #[derive(Clone)]
 pub(crate) struct Bounds {
     /// Bytes in all.
@@ -105,24 +105,24 @@ impl Bounds {
         Self { body: usize::MAX, pause: None, ..self }
     }
 
-    /// The most bytes of a body.
+    /// The most bytes that the body may have in all.
     pub(crate) fn longest(&self) -> usize {
         self.body
     }
 
     /// The longest pause between two pieces.
     pub(crate) fn pause(&self) -> Duration {
-        self.pause.unwrap_or(LONG)
+        self.pause.unwrap_or(MAX_PAUSE)
     }
 
-    /// Budget that it counts against.
+    /// The budget that its bytes count against.
     pub(crate) fn memory(&self) -> &Arc<RequestMemory> {
         &self.memory
     }
 
-    /// For a message with its frame.
+    /// The same for a message with its gRPC frame of [`FRAME_PREFIX`] bytes.
     pub(crate) fn framed(self) -> Self {
-        Self { body: self.body.saturating_add(PREFIX), ..self }
+        Self { body: self.body.saturating_add(FRAME_PREFIX), ..self }
     }
 
     pub(crate) fn new(limits: &Limits, room: Option<&Arc<ReplayBudget>>, memory: &Arc<RequestMemory>) -> Self {
@@ -156,7 +156,7 @@ impl Upload {
         Self { state: State::Streaming(Arc::new(Mutex::new(streaming))), bounds, tap: None, length: 0 }
     }
 
-    /// One that is here already.
+    /// An upload whose bytes are here already.
     pub(crate) fn whole(body: Bytes, bounds: Bounds) -> Self {
         Self { state: State::Whole(body), bounds, tap: None, length: 0 }
     }
@@ -220,7 +220,7 @@ impl Upload {
     /// a slow client is not counted as in flight.
     pub(crate) async fn gather(&mut self, deadline: Instant) -> Result<(), InferError> {
         if let State::Untouched(incoming) = &self.state
-            && incoming.size_hint().exact().is_some_and(|length| length <= SHORT)
+            && incoming.size_hint().exact().is_some_and(|length| length <= MAX_BUFFERED_BYTES)
         {
             self.bytes(deadline).await?;
         }
@@ -290,7 +290,7 @@ impl Upload {
         }
     }
 
-    /// The memory that it counts against.
+    /// The budget that its bytes count against.
     pub(crate) fn memory(&self) -> &Arc<RequestMemory> {
         &self.bounds.memory
     }

@@ -17,10 +17,10 @@ use tonic::Status;
 use crate::body::reply::ReplyBody;
 
 /// Interval at which the token is looked at: a node learns of revocations within a second or two.
-const EVERY: Duration = Duration::from_secs(2);
+const CHECK_INTERVAL: Duration = Duration::from_secs(2);
 
-/// A body, and the end of the right to it.
-pub(crate) struct Watched {
+/// A stream that is cut when its caller's token is revoked or expires.
+pub(crate) struct WatchedBody {
     inner: ReplyBody,
     lost: BoxFuture<'static, ()>,
     /// The end is told by a status in trailers.
@@ -33,16 +33,16 @@ pub(crate) fn watched(body: ReplyBody, access: &Arc<Access>, asker: Asker, grpc:
         return body;
     }
     let lost = Box::pin(lost(Arc::clone(access), asker));
-    ReplyBody::Watched(Box::new(Watched { inner: body, lost, grpc }))
+    ReplyBody::Watched(Box::new(WatchedBody { inner: body, lost, grpc }))
 }
 
 async fn lost(access: Arc<Access>, asker: Asker) {
     while access.still_knows(&asker) {
-        tokio::time::sleep(EVERY).await;
+        tokio::time::sleep(CHECK_INTERVAL).await;
     }
 }
 
-impl Watched {
+impl WatchedBody {
     /// The next frame; `None` at the end.
     pub(crate) fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
         if matches!(self.inner, ReplyBody::Empty) || self.lost.as_mut().poll(cx).is_pending() {
@@ -95,11 +95,14 @@ mod tests {
         let minute = Duration::from_secs(60);
         assert!(tokio::time::timeout(minute, grpc.frame()).await.is_err(), "it is open as long as the token");
         access.learn(&Snapshot { revision: 2, tokens: Vec::new() });
-        let ended =
-            tokio::time::timeout(EVERY, grpc.frame()).await.expect("it ends").expect("a frame").expect("no error");
+        let ended = tokio::time::timeout(CHECK_INTERVAL, grpc.frame())
+            .await
+            .expect("it ends")
+            .expect("a frame")
+            .expect("no error");
         assert_eq!(ended.into_trailers().expect("trailers")["grpc-status"], "16");
         assert!(grpc.frame().await.is_none());
-        let ended = tokio::time::timeout(EVERY, rest.frame()).await.expect("it ends").expect("a frame");
+        let ended = tokio::time::timeout(CHECK_INTERVAL, rest.frame()).await.expect("it ends").expect("a frame");
         assert!(ended.is_err() && rest.frame().await.is_none());
     }
 }

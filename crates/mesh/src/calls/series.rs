@@ -19,16 +19,16 @@ use prometheus_client::{
 };
 
 use super::IsKnown;
-use crate::swept::Swept;
+use crate::swept_map::SweptMap;
 
 /// The label that holds the alias by which a call came.
-pub(super) const ALIAS: &str = "vModelId";
+pub(super) const ALIAS_LABEL: &str = "vModelId";
 
 /// ModelMesh's bounds for times, in milliseconds.
-const MILLIS: [f64; 19] =
+const TIME_BUCKETS_MILLIS: [f64; 19] =
     [0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 75.0, 100.0, 200.0, 500.0, 1e3, 2e3, 5e3, 10e3, 20e3, 60e3, 120e3, 300e3];
 
-/// Labels of one histogram.
+/// Names and values of the labels of one histogram, in the order in which they are told.
 pub(super) type Labels = Vec<(&'static str, String)>;
 
 /// A histogram of each series.
@@ -61,7 +61,7 @@ impl Histograms {
         self.write().entry(labels.to_vec()).or_insert_with(self.make);
     }
 
-    /// Counts a value.
+    /// Adds a value to the histogram of these labels, which is made if it is not there.
     pub(super) fn observe(&self, labels: &[(&'static str, String)], value: f64) {
         if let Some(histogram) = self.read().get(labels) {
             histogram.observe(value);
@@ -71,7 +71,7 @@ impl Histograms {
     }
 
     fn forget_alias(&self, alias: &str) {
-        self.write().retain(|labels, _| !labels.iter().any(|(name, value)| *name == ALIAS && value == alias));
+        self.write().retain(|labels, _| !labels.iter().any(|(name, value)| *name == ALIAS_LABEL && value == alias));
     }
 
     fn encode(&self, family: &mut MetricEncoder<'_>) -> fmt::Result {
@@ -95,7 +95,7 @@ impl Histograms {
 }
 
 fn millis() -> Histogram {
-    Histogram::new(MILLIS)
+    Histogram::new(TIME_BUCKETS_MILLIS)
 }
 
 fn bytes() -> Histogram {
@@ -124,11 +124,11 @@ impl Default for Series {
     }
 }
 
-/// The counts of all models.
+/// The histograms of each model, and those of all together where labels name none.
 pub(super) struct Models {
     /// Those of calls whose model is not told.
     together: Arc<Series>,
-    by_name: Swept<DeploymentName, Series>,
+    by_name: SweptMap<DeploymentName, Series>,
     is_known: IsKnown,
 }
 
@@ -140,7 +140,7 @@ impl fmt::Debug for Models {
 
 impl Models {
     pub(super) fn new(is_known: IsKnown) -> Self {
-        Self { together: Arc::default(), by_name: Swept::default(), is_known }
+        Self { together: Arc::default(), by_name: SweptMap::default(), is_known }
     }
 
     /// The counts of calls whose model is not told.

@@ -15,26 +15,26 @@ use std::{
     time::Duration,
 };
 
-use crate::endpoint::{Endpoint, Endpoints, Worth, fleet::NodeInstance, tick::Tick};
+use crate::endpoint::{Endpoint, EndpointHealth, Endpoints, fleet::NodeInstance, tick::Tick};
 
-/// The destination of a request.
+/// The replica that [`Endpoints::choose`] gives a request to.
 pub(crate) enum Choice {
-    /// The own replica.
+    /// The replica of this process.
     Local,
-    /// Another node.
+    /// A replica on another node, by the start of that node that was seen.
     Remote(Arc<Endpoint>, Arc<NodeInstance>),
 }
 
 /// The endpoints that were tried in this round, and are not tried again in it. A request goes to few endpoints: a list
 /// is enough.
 #[derive(Default)]
-pub(crate) struct Tried {
+pub(crate) struct TriedEndpoints {
     endpoints: Vec<Arc<Endpoint>>,
     /// The own replica.
     here: bool,
 }
 
-impl Tried {
+impl TriedEndpoints {
     pub(crate) fn add(&mut self, endpoint: Arc<Endpoint>) {
         self.endpoints.push(endpoint);
     }
@@ -66,12 +66,12 @@ struct Candidate<'a> {
 
 impl Endpoints {
     /// Chooses for one request. `local` is how many requests the own replica has, if there is one that takes more.
-    pub(crate) fn choose(&self, local: Option<u32>, tried: &Tried, now: Tick) -> Option<Choice> {
+    pub(crate) fn choose(&self, local: Option<u32>, tried: &TriedEndpoints, now: Tick) -> Option<Choice> {
         let mut rng = Rng(self.draws.fetch_add(1, Relaxed));
         if let Some(probe) = self.probe(tried, now) {
             return Some(probe);
         }
-        let good_near = self.two(&mut rng, tried, now, |known, worth| worth == Worth::Good && known.near);
+        let good_near = self.two(&mut rng, tried, now, |known, health| health == EndpointHealth::Healthy && known.near);
         if let Some(busy) = local {
             return Some(match good_near.0.or(good_near.1) {
                 Some(other) if self.is_local_worse(busy, other.endpoint, now) => other.into(),
@@ -84,14 +84,16 @@ impl Endpoints {
     }
 
     /// True if there is another endpoint that is well.
-    pub(crate) fn others(&self, than: &Endpoint, tried: &Tried, now: Tick) -> bool {
-        let mut good = self.eligible(tried, now, |_, worth| worth == Worth::Good);
+    pub(crate) fn others(&self, than: &Endpoint, tried: &TriedEndpoints, now: Tick) -> bool {
+        let mut good = self.eligible(tried, now, |_, health| health == EndpointHealth::Healthy);
         good.any(|candidate| !std::ptr::eq(Arc::as_ptr(candidate.endpoint), than))
     }
 
     /// True if there is any endpoint that is well.
     pub(crate) fn any_well(&self) -> bool {
-        self.eligible(&Tried::default(), self.now(), |_, worth| worth == Worth::Good).next().is_some()
+        self.eligible(&TriedEndpoints::default(), self.now(), |_, health| health == EndpointHealth::Healthy)
+            .next()
+            .is_some()
     }
 
     /// The time that the model takes, by the endpoint where it takes longest; `None`: nothing was measured.
@@ -101,29 +103,32 @@ impl Endpoints {
     }
 
     /// An endpoint whose time out is over, if this request may probe it.
-    fn probe(&self, tried: &Tried, now: Tick) -> Option<Choice> {
+    fn probe(&self, tried: &TriedEndpoints, now: Tick) -> Option<Choice> {
         let endpoint = self.list.iter().find(|endpoint| endpoint.is_due(now) && !tried.has(endpoint))?;
-        let (known, worth) = endpoint.look(now)?;
-        (worth == Worth::Due && endpoint.claim(now)).then(|| Choice::Remote(Arc::clone(endpoint), known))
+        let (known, health) = endpoint.look(now)?;
+        (health == EndpointHealth::Due && endpoint.claim(now)).then(|| Choice::Remote(Arc::clone(endpoint), known))
     }
 
     /// One of the good endpoints of the nearest other region.
-    fn far(&self, rng: &mut Rng, tried: &Tried, now: Tick) -> Option<Candidate<'_>> {
-        let good = self.eligible(tried, now, |_, worth| worth == Worth::Good);
+    fn far(&self, rng: &mut Rng, tried: &TriedEndpoints, now: Tick) -> Option<Candidate<'_>> {
+        let good = self.eligible(tried, now, |_, health| health == EndpointHealth::Healthy);
         let nearest = good.min_by_key(|candidate| candidate.known.peer.rtt().unwrap_or(std::time::Duration::MAX))?;
         let region = nearest.known.region.clone();
-        sooner(self.two(rng, tried, now, |known, worth| worth == Worth::Good && known.region == region), now)
+        sooner(
+            self.two(rng, tried, now, |known, health| health == EndpointHealth::Healthy && known.region == region),
+            now,
+        )
     }
 
     fn eligible(
         &self,
-        tried: &Tried,
+        tried: &TriedEndpoints,
         now: Tick,
-        which: impl Fn(&NodeInstance, Worth) -> bool,
+        which: impl Fn(&NodeInstance, EndpointHealth) -> bool,
     ) -> impl Iterator<Item = Candidate<'_>> {
         self.list.iter().filter(|endpoint| !tried.has(endpoint)).filter_map(move |endpoint| {
-            let (known, worth) = endpoint.look(now)?;
-            which(&known, worth).then_some(Candidate { endpoint, known })
+            let (known, health) = endpoint.look(now)?;
+            which(&known, health).then_some(Candidate { endpoint, known })
         })
     }
 
@@ -131,9 +136,9 @@ impl Endpoints {
     fn two(
         &self,
         rng: &mut Rng,
-        tried: &Tried,
+        tried: &TriedEndpoints,
         now: Tick,
-        which: impl Fn(&NodeInstance, Worth) -> bool,
+        which: impl Fn(&NodeInstance, EndpointHealth) -> bool,
     ) -> (Option<Candidate<'_>>, Option<Candidate<'_>>) {
         let mut drawn = [None, None];
         for (seen, candidate) in self.eligible(tried, now, which).enumerate() {
@@ -234,7 +239,7 @@ mod tests {
         endpoints
     }
 
-    fn chosen(endpoints: &Endpoints, local: Option<u32>, tried: &Tried, now: Tick) -> Option<usize> {
+    fn chosen(endpoints: &Endpoints, local: Option<u32>, tried: &TriedEndpoints, now: Tick) -> Option<usize> {
         match endpoints.choose(local, tried, now) {
             Some(Choice::Remote(endpoint, _)) => endpoints.list.iter().position(|one| Arc::ptr_eq(one, &endpoint)),
             Some(Choice::Local) => Some(usize::MAX),
@@ -249,7 +254,7 @@ mod tests {
     #[tokio::test]
     async fn what_was_tried_is_not_tried_again_and_the_last_is_never_ejected() {
         let (endpoints, now) = (endpoints(3), Tick(1_000));
-        let mut tried = Tried::default();
+        let mut tried = TriedEndpoints::default();
         endpoints.list.iter().for_each(|endpoint| eject(endpoint, now));
         for left in (0..3).rev() {
             let at = chosen(&endpoints, None, &tried, now).expect("one is left");
@@ -264,18 +269,19 @@ mod tests {
     async fn an_ejected_place_gets_nothing_and_then_one_probe() {
         let (endpoints, now) = (endpoints(3), Tick(1_000));
         eject(&endpoints.list[1], now);
-        assert!((0..1_000).all(|_| chosen(&endpoints, None, &Tried::default(), now) != Some(1)));
+        assert!((0..1_000).all(|_| chosen(&endpoints, None, &TriedEndpoints::default(), now) != Some(1)));
         let later = now.after(Duration::from_secs(1));
-        let probes = (0..1_000).filter(|_| chosen(&endpoints, None, &Tried::default(), later) == Some(1)).count();
+        let probes =
+            (0..1_000).filter(|_| chosen(&endpoints, None, &TriedEndpoints::default(), later) == Some(1)).count();
         assert_eq!(probes, 1);
         endpoints.list[1].remote.outlier.good();
-        assert!((0..1_000).any(|_| chosen(&endpoints, None, &Tried::default(), later) == Some(1)));
+        assert!((0..1_000).any(|_| chosen(&endpoints, None, &TriedEndpoints::default(), later) == Some(1)));
     }
 
     #[tokio::test]
     async fn the_own_replica_is_left_only_for_something_better() {
         let (endpoints, now) = (endpoints(2), Tick(1_000));
-        let none = Tried::default();
+        let none = TriedEndpoints::default();
         assert_eq!(chosen(&endpoints, Some(0), &none, now), Some(usize::MAX));
         assert_ne!(chosen(&endpoints, Some(9), &none, now), Some(usize::MAX), "it is busy, and nothing was measured");
         endpoints.local.record(Duration::from_micros(100), now);
@@ -295,7 +301,7 @@ mod tests {
             let mut now = 1_000_u64;
             for _ in 0..64 * speeds.len() {
                 while running.len() < 4 * speeds.len() {
-                    let at = chosen(&endpoints, None, &Tried::default(), Tick(now)).expect("all are well");
+                    let at = chosen(&endpoints, None, &TriedEndpoints::default(), Tick(now)).expect("all are well");
                     let load = running.iter().filter(|(_, on, _, _)| *on == at).count() as u64;
                     // An endpoint does one thing after the other.
                     running.push((now + (load + 1) * speeds[at] * 100, at, now, InFlight::to(&endpoints.list[at])));

@@ -16,7 +16,7 @@ use crate::endpoint::{
 };
 
 /// The time for which a node is left alone that said that it stops: most are gone by then.
-const STOPPING: Duration = Duration::from_secs(2);
+const STOPPING_TIME: Duration = Duration::from_secs(2);
 
 /// The cluster that a gateway is part of.
 #[derive(Debug, Clone)]
@@ -30,7 +30,7 @@ pub struct Fleet {
 }
 
 impl Fleet {
-    /// The fleet of these members.
+    /// The fleet that membership tells of, reached by `peers`; `region` is the gateway's own.
     #[must_use]
     pub fn new(peers: Peers, members: Members, region: Option<String>) -> Self {
         Self { peers, members: Some(members), region }
@@ -84,7 +84,7 @@ impl Remotes {
     }
 }
 
-/// One node.
+/// Another node by its name, over all its starts.
 pub(crate) struct Remote {
     pub(crate) name: WorkerId,
     peers: Peers,
@@ -97,7 +97,7 @@ pub(crate) struct Remote {
     pub(crate) outlier: Outlier,
 }
 
-/// One start of a node.
+/// One start of a node: its connections and region. A later start is another instance.
 pub(crate) struct NodeInstance {
     pub(crate) peer: Arc<Peer>,
     pub(crate) region: Option<String>,
@@ -125,7 +125,7 @@ impl Remote {
 
     /// Notes that the node said that it stops.
     pub(crate) fn stops(&self, now: Tick) {
-        self.outlier.rest(now, STOPPING);
+        self.outlier.rest(now, STOPPING_TIME);
     }
 
     /// True if requests avoid it now.

@@ -1,7 +1,7 @@
 //! Ejects endpoints that fail, and lets them in again.
 //!
 //! ```text
-//!        bad × IN_A_ROW, or more than half of the last ones
+//!        bad × CONSECUTIVE_FAILURES, or more than half of the last ones
 //!  In ─────────────────────────────────────────────────────▶ Out ──back-off over──▶ Due
 //!  ▲                                                          ▲                      │ one request probes
 //!  └──────────────────────── good ────────────────────────────┼──────────────────────┤
@@ -19,24 +19,24 @@ use crate::endpoint::tick::Tick;
 
 /// Failures in a row that eject: more than a burst of requests on one line that breaks, few enough to learn of a dead
 /// endpoint quickly.
-const IN_A_ROW: u32 = 5;
+const CONSECUTIVE_FAILURES: u32 = 5;
 
 /// A whole share: all of the last requests failed.
-const WHOLE: u32 = 1 << 16;
+const FULL_SHARE: u32 = 1 << 16;
 /// The weight of one request in the share, 1/16: about eleven failures of sixteen make more than half.
 const SHARE_WEIGHT: u32 = 16;
 
 /// The first time out: a short fault costs capacity for no longer.
-const FIRST: Duration = Duration::from_secs(1);
+const BASE_EJECTION: Duration = Duration::from_secs(1);
 /// The longest time out: a node that is gone for good is probed twice a minute.
-const LONGEST: Duration = Duration::from_secs(30);
+const MAX_EJECTION: Duration = Duration::from_secs(30);
 /// The time for which others keep away while one request probes; then the next one may.
-const PROBING: Duration = Duration::from_secs(1);
+const PROBE_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// An endpoint's state.
+/// The state of an endpoint by its failures; see the diagram.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum OutlierState {
-    /// Gets requests.
+    /// In order: gets its part of the requests.
     In,
     /// Its time out is over: the next request that claims it is its probe.
     Due,
@@ -48,7 +48,7 @@ pub(crate) enum OutlierState {
 #[derive(Debug, Default)]
 pub(crate) struct Outlier {
     in_row: AtomicU32,
-    /// The smoothed share of failures, of [`WHOLE`].
+    /// The smoothed share of failures, of [`FULL_SHARE`].
     share: AtomicU32,
     /// When its time out ends; 0: it is in.
     until: AtomicU64,
@@ -71,14 +71,14 @@ impl Outlier {
     pub(crate) fn claim(&self, now: Tick) -> bool {
         let until = self.until.load(Relaxed);
         let due = until != 0 && until <= now.0;
-        let claimed = due && self.until.compare_exchange(until, now.after(PROBING).0, Relaxed, Relaxed).is_ok();
+        let claimed = due && self.until.compare_exchange(until, now.after(PROBE_TIMEOUT).0, Relaxed, Relaxed).is_ok();
         if claimed {
             self.probing.store(true, Relaxed);
         }
         claimed
     }
 
-    /// Notes an answer.
+    /// Notes a success: ends a row of failures, and a time out.
     pub(crate) fn good(&self) {
         if self.in_row.load(Relaxed) != 0 {
             self.in_row.store(0, Relaxed);
@@ -100,7 +100,7 @@ impl Outlier {
     pub(crate) fn bad(&self, now: Tick) -> bool {
         let in_row = self.in_row.fetch_add(1, Relaxed) + 1;
         let share = self.share.load(Relaxed);
-        let share = share + (WHOLE - share.min(WHOLE)) / SHARE_WEIGHT;
+        let share = share + (FULL_SHARE - share.min(FULL_SHARE)) / SHARE_WEIGHT;
         self.share.store(share, Relaxed);
         let out = self.until.load(Relaxed);
         // Requests that were under way when it went out tell nothing new; a probe does.
@@ -110,7 +110,7 @@ impl Outlier {
             }
             return false;
         }
-        let worth_it = in_row >= IN_A_ROW || share > WHOLE / 2;
+        let worth_it = in_row >= CONSECUTIVE_FAILURES || share > FULL_SHARE / 2;
         if worth_it {
             self.eject(now);
         }
@@ -121,7 +121,7 @@ impl Outlier {
     fn eject(&self, now: Tick) {
         let times = self.times.load(Relaxed).min(16);
         self.times.store(times + 1, Relaxed);
-        let time = FIRST.saturating_mul(1 << times).min(LONGEST);
+        let time = BASE_EJECTION.saturating_mul(1 << times).min(MAX_EJECTION);
         self.until.store(now.after(time).0, Relaxed);
         self.in_row.store(0, Relaxed);
     }
@@ -143,11 +143,11 @@ mod tests {
     #[test]
     fn out_after_some_in_a_row_and_in_again_after_a_probe() {
         let (outlier, now) = (Outlier::default(), Tick(1));
-        for _ in 1..IN_A_ROW {
+        for _ in 1..CONSECUTIVE_FAILURES {
             assert!(!outlier.bad(now));
         }
         outlier.good();
-        for _ in 1..IN_A_ROW {
+        for _ in 1..CONSECUTIVE_FAILURES {
             assert!(!outlier.bad(now), "they were not in a row");
         }
         assert!(outlier.bad(now));
@@ -164,7 +164,7 @@ mod tests {
     fn a_probe_that_fails_doubles_the_time_out() {
         let outlier = Outlier::default();
         let mut now = Tick(1);
-        for _ in 0..IN_A_ROW {
+        for _ in 0..CONSECUTIVE_FAILURES {
             outlier.bad(now);
         }
         for seconds in [1, 2, 4, 8, 16, 30, 30] {
@@ -205,7 +205,7 @@ mod tests {
                     1 => { outlier.bad(now); }
                     _ => { outlier.claim(now); }
                 }
-                prop_assert!(outlier.standing(now.after(LONGEST)) != OutlierState::Out);
+                prop_assert!(outlier.standing(now.after(MAX_EJECTION)) != OutlierState::Out);
             }
         }
     }

@@ -11,7 +11,7 @@ use crate::endpoint::tick::{Tick, micros};
 
 /// The weight of a new sample, 1/8: an endpoint that has become slow is noticed within a few requests, and one slow
 /// request does not turn many others away.
-const WEIGHT: u64 = 8;
+const SMOOTHING_DIVISOR: u64 = 8;
 
 /// The time without samples after which half of it is left: an endpoint that has recovered gets work again within
 /// seconds.
@@ -26,12 +26,12 @@ pub(crate) struct Score {
 }
 
 impl Score {
-    /// One more sample.
+    /// Takes in the time of one more request into the moving average.
     pub(crate) fn record(&self, took: Duration, now: Tick) {
         let sample = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX).max(1);
         let smoothed = match self.smoothed.load(Relaxed) {
             0 => sample,
-            old => old - old / WEIGHT + sample / WEIGHT,
+            old => old - old / SMOOTHING_DIVISOR + sample / SMOOTHING_DIVISOR,
         };
         self.smoothed.store(smoothed.max(1), Relaxed);
         self.at.store(now.0, Relaxed);

@@ -6,11 +6,11 @@ use berth_spec::RevisionId;
 
 use crate::endpoint::{Endpoint, Endpoints, fleet::NodeInstance};
 
-/// Its next destination.
+/// The replica that a request is given to next.
 pub(crate) enum NextTarget {
     /// The own replica; `None`: of whichever revision the route says when it is leased.
     Local(Option<LocalTarget>),
-    /// Another node.
+    /// A replica on another node.
     Remote(RemoteTarget),
 }
 

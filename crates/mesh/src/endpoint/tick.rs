@@ -9,7 +9,7 @@ use tokio::time::Instant;
 pub(crate) struct Tick(pub(crate) u64);
 
 impl Tick {
-    /// This long after it.
+    /// The tick that is `time` later, at most the last there is.
     pub(crate) fn after(self, time: Duration) -> Self {
         Self(self.0.saturating_add(micros(time)))
     }
@@ -20,29 +20,29 @@ impl Tick {
     }
 }
 
-/// Whole microseconds.
+/// The whole microseconds of a duration, at most `u64::MAX`.
 pub(crate) fn micros(time: Duration) -> u64 {
     u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
 }
 
-/// The beginning of ticks.
+/// The moment that ticks count from. Copies of it agree.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Clock {
     base: Instant,
 }
 
 impl Clock {
-    /// Begins to count.
+    /// A clock that counts from now.
     pub(crate) fn start() -> Self {
         Self { base: Instant::now() }
     }
 
-    /// The tick of a moment.
+    /// The tick of a moment; 1 for those before the clock's beginning.
     pub(crate) fn at(self, moment: Instant) -> Tick {
         Tick(micros(moment.saturating_duration_since(self.base)) + 1)
     }
 
-    /// The tick of this moment.
+    /// The tick of the present. Reads the system's clock.
     pub(crate) fn now(self) -> Tick {
         self.at(Instant::now())
     }

@@ -11,7 +11,7 @@ use crate::{
     endpoint::forwarding::Forwarding,
     metrics::{
         counter,
-        forward::{Again, HopResult, REGIONS},
+        forward::{HopResult, REGIONS, RetryReason},
     },
 };
 
@@ -28,7 +28,7 @@ pub(super) fn encode(forwarding: &Forwarding, encoder: &mut DescriptorEncoder<'_
     }
     let help = "Requests that went to another endpoint after one did not answer, by what it did";
     let mut family = encoder.encode_descriptor("berth_gateway_retries", help, None, MetricType::Counter)?;
-    for ((_, why), count) in Again::ALL.iter().zip(&hops.again) {
+    for ((_, why), count) in RetryReason::ALL.iter().zip(&hops.retries) {
         counter(&mut family.encode_family(&[("reason", *why)])?, count.load(Relaxed))?;
     }
     let (mut ejected, mut known) = (0_u32, 0_u32);

@@ -16,7 +16,7 @@ use crate::{
         upload::{Bounds, Upload},
     },
     calls::{self, Calls},
-    deployment::{DeploymentState, Leased},
+    deployment::{DeploymentState, VersionLease},
     endpoint::{
         InFlight,
         target::{LocalTarget, NextTarget, RemoteTarget},
@@ -27,14 +27,14 @@ use crate::{
         head::Head,
         retry_state::RetryState,
         run::Codec,
-        runner::{LeasedReplica, LocalOutcome, Runner, Running},
+        runner::{LeasedReplica, LocalOutcome, Runner, RunningRequest},
     },
     local::{Model, Replica},
     metrics::{Outcome, Protocol},
     not_run::NotRun,
     payload::{Payloads, Tap},
-    quota::metered::Metered,
-    routes::alias::Via,
+    quota::metered::MeteredRequest,
+    routes::alias::ResolvedAlias,
     stack::Stack,
     sticky::Caller,
 };
@@ -42,7 +42,7 @@ use crate::{
 /// When to try again after a deployment had all the requests that it takes: most inferences end sooner.
 const RETRY_FULL: Duration = Duration::from_millis(500);
 
-/// The head of an inference.
+/// The facts about an inference that its head and caller tell.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Call<'a> {
     pub(crate) model: NameKey<'a>,
@@ -58,20 +58,20 @@ pub(crate) struct Call<'a> {
 }
 
 /// A request that was let in. Dropping it accounts for it.
-pub(crate) struct Admitted<'a> {
+pub(crate) struct AdmittedRequest<'a> {
     context: RequestContext<'a>,
     protocol: Protocol,
     started: Instant,
     outcome: Outcome,
     permit: Option<Permit>,
     /// Limits that it counts against.
-    metered: Option<Arc<Metered>>,
+    metered: Option<Arc<MeteredRequest>>,
     /// The reason why the own replica could not answer, where another node may.
     left_here: Option<NotRun>,
     /// True for an inference; false for a question about a model.
     counted: bool,
     /// The alias by which it came.
-    via: Option<Via>,
+    via: Option<ResolvedAlias>,
     /// The revision that it was given to last.
     revision: Option<RevisionId>,
     /// The own replica that it is for; `None`: of whichever revision the route says.
@@ -79,20 +79,20 @@ pub(crate) struct Admitted<'a> {
 }
 
 /// The answer of another node, and what is held until its last byte has gone.
-pub(crate) struct Forwarded {
+pub(crate) struct ForwardedAnswer {
     pub(crate) response: BufferedResponse,
     deadline: Instant,
-    guard: (InFlight, Option<Running>, Option<Permit>),
+    guard: (InFlight, Option<RunningRequest>, Option<Permit>),
 }
 
-impl Forwarded {
-    /// As the answer to the client.
+impl ForwardedAnswer {
+    /// The answer to the client, which holds what is held until its last byte has gone.
     pub(crate) fn into_reply(self) -> Response<ReplyBody> {
         self.response.into_reply(self.guard, self.deadline)
     }
 }
 
-impl Admitted<'_> {
+impl AdmittedRequest<'_> {
     /// Chooses the target of the request; waits where nothing is ready. The first time before the body is read.
     pub(super) async fn next(&mut self, retries: &mut RetryState) -> Result<NextTarget, InferError> {
         if let Some(why) = self.left_here.take() {
@@ -118,7 +118,7 @@ impl Admitted<'_> {
         self.context.stack.payloads.as_deref()
     }
 
-    /// Begins to count it.
+    /// Begins to count it in ModelMesh's metrics, from when it came.
     pub(super) fn counting(&self, calls: &Arc<Calls>, head: &Parts) -> calls::CountedCall {
         calls.begin(&self.context.entry.name, self.via.as_ref().map(|via| &via.alias.name), head, self.started)
     }
@@ -128,7 +128,7 @@ impl Admitted<'_> {
         payloads.tap(&self.context.entry.name, self.via.as_ref().map(|via| &via.alias.name), head)
     }
 
-    /// The head for another node.
+    /// The head by which it is sent to another node, with the names that answers are to have.
     pub(super) fn head(&mut self, codec: &impl Codec) -> Result<Head, InferError> {
         let head = codec.head(self.context.stack, &self.context.entry).map(|mut head| {
             if let Some(via) = &self.via {
@@ -146,7 +146,7 @@ impl Admitted<'_> {
         there: RemoteTarget,
         head: &Head,
         upload: &mut Upload,
-    ) -> Result<Option<Forwarded>, Failure> {
+    ) -> Result<Option<ForwardedAnswer>, Failure> {
         if let Err(error) = upload.gather(self.context.deadline).await {
             return Err(self.failed(error).into());
         }
@@ -162,7 +162,7 @@ impl Admitted<'_> {
                 self.outcome = response.outcome(self.protocol);
                 self.sent(response.len());
                 let guard = (in_flight, running, self.permit.take());
-                Ok(Some(Forwarded { response, deadline: self.context.deadline, guard }))
+                Ok(Some(ForwardedAnswer { response, deadline: self.context.deadline, guard }))
             }
             Ok(None) => Ok(None),
             Err(Failure::Infer(error)) => Err(self.failed(error).into()),
@@ -174,11 +174,11 @@ impl Admitted<'_> {
     }
 
     /// Counts an inference as in flight, if the deployment's replicas together take one more.
-    fn run(&self) -> Result<Option<Running>, InferError> {
+    fn run(&self) -> Result<Option<RunningRequest>, InferError> {
         if !self.counted {
             return Ok(None);
         }
-        let running = Running::enter(&self.context.entry);
+        let running = RunningRequest::enter(&self.context.entry);
         // What was said of it before, while it waited or its body came, did not say that it is in flight.
         self.context.stack.demand.list(&self.context.entry);
         match self.context.entry.route().bound().filter(|max| running.before >= *max) {
@@ -188,7 +188,7 @@ impl Admitted<'_> {
     }
 
     /// Counts an inference as in flight in a replica of this node, if that takes one more.
-    fn run_in(&self, replica: &Replica) -> Result<Option<Running>, InferError> {
+    fn run_in(&self, replica: &Replica) -> Result<Option<RunningRequest>, InferError> {
         match replica.overfull().filter(|_| self.counted) {
             Some(max) => Err(full(&self.context.entry, max)),
             None => self.run(),
@@ -224,7 +224,7 @@ impl Admitted<'_> {
     }
 }
 
-impl Drop for Admitted<'_> {
+impl Drop for AdmittedRequest<'_> {
     fn drop(&mut self) {
         if self.counted {
             let (hot, took) = (self.context.entry.hot(), self.started.elapsed());
@@ -242,7 +242,7 @@ impl Drop for Admitted<'_> {
 /// The word for a replica that drains, which the loop does not look at: it asks the route again.
 const MOVED: NotRun = NotRun::Draining;
 
-impl Runner for Admitted<'_> {
+impl Runner for AdmittedRequest<'_> {
     fn deadline(&self) -> Instant {
         self.context.deadline
     }
@@ -319,7 +319,7 @@ impl Runner for Admitted<'_> {
         self.revision = Some(leased.lease.replica().revision().clone());
         match self.run_in(leased.lease.replica()) {
             Ok(running) => {
-                let Leased { lease, version } = leased;
+                let VersionLease { lease, version } = leased;
                 Ok(LocalOutcome::Answered(LeasedReplica { lease, version, _running: running }))
             }
             Err(full) => self.failed_here(full).map(|()| LocalOutcome::Moved(MOVED)),
@@ -356,12 +356,12 @@ impl Stack {
         model: NameKey<'_>,
         version: Option<&'a str>,
         timeout: Option<Duration>,
-    ) -> Result<Admitted<'a>, InferError> {
+    ) -> Result<AdmittedRequest<'a>, InferError> {
         let (started, (entry, via)) = (Instant::now(), self.find_to_describe(model, version)?);
         let holder = entry.hot().keys.of(None, &self.accounts);
         let permit = self.admission.enter()?;
         let deadline = started + timeout.unwrap_or(entry.route().terms.timeout).min(self.limits.deadline);
-        Ok(Admitted {
+        Ok(AdmittedRequest {
             context: RequestContext { stack: self, entry, holder, version, key: None, deadline, exchange: false },
             protocol: Protocol::Rest,
             started,
@@ -377,7 +377,7 @@ impl Stack {
     }
 
     /// Lets a request in, or says why not. Reads nothing but its head.
-    pub(crate) fn admit<'a>(&'a self, call: Call<'a>) -> Result<Admitted<'a>, InferError> {
+    pub(crate) fn admit<'a>(&'a self, call: Call<'a>) -> Result<AdmittedRequest<'a>, InferError> {
         let started = Instant::now();
         let chosen = match call.caller.may_infer((&self.access, &self.audit), call.model) {
             true => self.choose(call.model, call.version, &call.caller),
@@ -409,7 +409,7 @@ impl Stack {
             Ok((permit, holder, metered, timeout))
         };
         match admit() {
-            Ok((permit, holder, metered, timeout)) => Ok(Admitted {
+            Ok((permit, holder, metered, timeout)) => Ok(AdmittedRequest {
                 context: RequestContext {
                     stack: self,
                     entry,

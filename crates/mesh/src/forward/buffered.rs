@@ -16,7 +16,7 @@ use prost::Message;
 use tokio::time::Instant;
 use tonic::{Code, Status};
 
-use crate::body::relayed::{Relayed, Source};
+use crate::body::relayed::{RelayedBody, Source};
 use crate::not_run::NotRun;
 use crate::{
     body::reply::ReplyBody,
@@ -26,12 +26,12 @@ use crate::{
 
 /// Bytes of an answer that are held back: one of this size is not lost with its line, and the first byte of a longer
 /// one comes without delay.
-const HELD: usize = 256 << 10;
+const MAX_HELD_BYTES: usize = 256 << 10;
 
 /// A gRPC message's flag and length.
-const PREFIX: usize = 5;
+const FRAME_PREFIX: usize = 5;
 
-/// An answer, whole or up to [`HELD`].
+/// An answer, whole or up to [`MAX_HELD_BYTES`].
 pub(crate) struct BufferedResponse {
     head: Parts,
     pieces: BodyPieces,
@@ -54,7 +54,7 @@ impl BufferedResponse {
         let (head, mut body) = response.into_parts();
         let stream = head.headers.contains_key(STREAM);
         let (mut pieces, mut length, mut trailers) = (BodyPieces::None, 0, None);
-        while length <= HELD {
+        while length <= MAX_HELD_BYTES {
             if body.is_end_stream() {
                 return Ok(Self { head, pieces, trailers, rest: None, stream });
             }
@@ -105,7 +105,7 @@ impl BufferedResponse {
         self.head.status.is_success() && status(&self.head.headers) && self.trailers.as_ref().is_none_or(status)
     }
 
-    /// The end of the request.
+    /// The outcome for metrics, by the HTTP status or the gRPC status.
     pub(crate) fn outcome(&self, protocol: Protocol) -> Outcome {
         match protocol {
             Protocol::Rest => Outcome::of_http(self.head.status),
@@ -132,7 +132,7 @@ impl BufferedResponse {
         }
     }
 
-    /// The one message of a gRPC answer, or its status.
+    /// Decodes the one message of a gRPC answer. Fails with its status, with UNAVAILABLE if it broke off.
     pub(crate) async fn message<M: Message + Default>(mut self) -> Result<M, Status> {
         let broken = |error: hyper::Error| Status::unavailable(format!("the answer was cut off: {error}"));
         let mut whole = BytesMut::new();
@@ -152,10 +152,10 @@ impl BufferedResponse {
                 whole.freeze()
             }
         };
-        if framed.len() < PREFIX || framed[0] != 0 {
+        if framed.len() < FRAME_PREFIX || framed[0] != 0 {
             return Err(Status::internal("the endpoint answered without a message"));
         }
-        framed.advance(PREFIX);
+        framed.advance(FRAME_PREFIX);
         M::decode(framed)
             .map_err(|error| Status::internal(format!("the endpoint's answer is no such message: {error}")))
     }
@@ -172,7 +172,7 @@ impl BufferedResponse {
             (BodyPieces::None, None, None) => ReplyBody::Empty,
             (BodyPieces::One(one), None, None) => ReplyBody::from(one),
             (pieces, trailers, rest) => {
-                let relayed = Relayed::new((pieces.into_vec(), trailers), rest.map(Source::Node), guard);
+                let relayed = RelayedBody::new((pieces.into_vec(), trailers), rest.map(Source::Node), guard);
                 ReplyBody::Relayed(Box::new(if stream { relayed.until(deadline, &head.headers) } else { relayed }))
             }
         };
@@ -225,13 +225,13 @@ pub(crate) enum Failure {
         /// The reason why it was not sent again.
         why: &'static str,
     },
-    /// As gRPC has a status for it.
+    /// A gRPC status that is passed on as it is.
     #[error("{}", .0.message())]
     Status(Box<Status>),
 }
 
 impl Failure {
-    /// Its gRPC status.
+    /// The gRPC status that it is told as.
     pub(crate) fn code(&self) -> Code {
         match self {
             Self::Infer(error) => grpc_code(error.class()),
@@ -250,7 +250,7 @@ impl From<Status> for Failure {
 /// When to try again after a line broke: the next endpoint is known by then.
 pub(crate) const RETRY_LOST: Duration = Duration::from_secs(1);
 
-/// A boxed error, for bodies.
+/// A status as the error of a body.
 pub(crate) fn boxed(status: Status) -> BoxError {
     status.into()
 }

@@ -7,14 +7,14 @@ use tokio::time::Instant;
 
 use crate::{
     accounts::Key,
-    deployment::{DeploymentState, Leased},
+    deployment::{DeploymentState, VersionLease},
     endpoint::target::LocalTarget,
     local::Model,
-    resolved::Wanted,
+    resolved::RevisionSelector,
     stack::Stack,
 };
 
-/// The deployment that a request is for, and its deadline.
+/// The fixed facts about a request while it looks for a replica: deployment, key, version, deadline.
 pub(crate) struct RequestContext<'a> {
     pub(crate) stack: &'a Stack,
     pub(crate) entry: Arc<DeploymentState>,
@@ -74,12 +74,12 @@ impl RequestContext<'_> {
     }
 
     /// The wishes that concern the revision.
-    pub(crate) fn wanted(&self) -> Wanted<'_> {
-        Wanted { version: self.version, key: self.key }
+    pub(crate) fn wanted(&self) -> RevisionSelector<'_> {
+        RevisionSelector { version: self.version, key: self.key }
     }
 
     /// A lease here, if it can be had now.
-    pub(crate) fn lease(&self, here: Option<&LocalTarget>) -> Option<Leased> {
+    pub(crate) fn lease(&self, here: Option<&LocalTarget>) -> Option<VersionLease> {
         let replicas = &self.stack.parking.replicas;
         match here {
             Some(here) => self.entry.lease_of(here, replicas),

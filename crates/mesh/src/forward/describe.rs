@@ -11,7 +11,7 @@ use crate::{
     body::upload::Upload,
     deployment::DeploymentState,
     forward::{
-        admitted::Forwarded,
+        admitted::ForwardedAnswer,
         buffered::{BufferedResponse, Failure},
         context::RequestContext,
         head::Head,
@@ -23,16 +23,16 @@ use crate::{
     stack::Stack,
 };
 
-/// The source of a description.
-pub(crate) enum Described {
-    /// A model of this process.
+/// The source of a model's metadata, statistics or settings.
+pub(crate) enum DescriptionSource {
+    /// A model of this process, to be asked by the caller.
     Local { model: Arc<dyn Model> },
-    /// The answer of another node.
+    /// The answer of another node, to be passed on.
     Remote(Box<BufferedResponse>),
 }
 
 /// Asks for the model itself; `head` is the same question for another node.
-struct Describe {
+struct DescriptionRequest {
     head: Head,
 }
 
@@ -40,12 +40,12 @@ struct Describe {
 type Answer = Result<Arc<dyn Model>, Box<BufferedResponse>>;
 
 impl CodecAnswer for Answer {
-    fn relayed(forwarded: Forwarded) -> Self {
+    fn relayed(forwarded: ForwardedAnswer) -> Self {
         Err(Box::new(forwarded.response))
     }
 }
 
-impl Codec for Describe {
+impl Codec for DescriptionRequest {
     type Answer = Answer;
 
     fn head(&self, _: &Stack, _: &DeploymentState) -> Result<Head, InferError> {
@@ -68,14 +68,14 @@ impl Stack {
         (model, version): (NameKey<'_>, Option<&str>),
         timeout: Option<Duration>,
         ask: impl FnOnce() -> (Head, Bytes) + Send,
-    ) -> Result<Described, Failure> {
+    ) -> Result<DescriptionSource, Failure> {
         let mut admitted = self.admit_uncounted(model, version, timeout)?;
         let (mut head, body) = ask();
         head.versions(self.versions(model).iter().map(|version| &**version));
         let mut upload = Upload::whole(body, self.bounds());
-        Ok(match run(&mut admitted, &mut Describe { head }, &mut upload).await? {
-            Ok(model) => Described::Local { model },
-            Err(response) => Described::Remote(response),
+        Ok(match run(&mut admitted, &mut DescriptionRequest { head }, &mut upload).await? {
+            Ok(model) => DescriptionSource::Local { model },
+            Err(response) => DescriptionSource::Remote(response),
         })
     }
 

@@ -66,7 +66,7 @@ static STRIPPED: [HeaderName; 22] = [
 pub(crate) const EXCHANGE: &str = "/v2/exchange";
 
 /// Headers that an endpoint is told, and room for a trace.
-const ADDED: usize = 9;
+const ADDED_HEADERS: usize = 9;
 
 /// A head that can be sent more than once.
 #[derive(Clone)]
@@ -77,7 +77,7 @@ pub(crate) struct Head {
 }
 
 impl Head {
-    /// Of a request as it came.
+    /// The head of a client's request, without headers that are for one connection or that only nodes set.
     pub(crate) fn of(parts: &Parts, propagate: Option<&PropagateHook>) -> Self {
         Self::new(parts.method.clone(), parts.uri.clone(), &parts.headers, propagate)
     }
@@ -94,7 +94,7 @@ impl Head {
 
     fn new(method: Method, uri: Uri, came: &HeaderMap, propagate: Option<&PropagateHook>) -> Self {
         let named: Vec<HeaderName> = came.get_all(header::CONNECTION).iter().flat_map(tokens).collect();
-        let mut headers = HeaderMap::with_capacity(came.len() + ADDED);
+        let mut headers = HeaderMap::with_capacity(came.len() + ADDED_HEADERS);
         for (name, value) in came {
             if !STRIPPED.contains(name) && !named.contains(name) {
                 headers.append(name.clone(), value.clone());

@@ -7,20 +7,20 @@
 use std::time::Duration;
 
 /// The patience as a multiple of the expected time: models whose requests differ by this much are rare.
-const TIMES: u32 = 32;
+const PATIENCE_FACTOR: u32 = 32;
 
 /// The least patience where there is time: a short stall of a busy node must not send its requests to the others,
 /// which are busy as well.
-const ENOUGH: Duration = Duration::from_secs(1);
+const MIN_PATIENCE: Duration = Duration::from_secs(1);
 
 /// A request with less than this for one endpoint waits for it to the end: the stalls of a scheduler are as long.
-const LEAST: Duration = Duration::from_millis(50);
+const MIN_TIME_LEFT: Duration = Duration::from_millis(50);
 
 /// The part of the time `left` that an endpoint gets, where the model is `expected` to take so long; `None`: all of
 /// it.
 pub(crate) fn of(expected: Option<Duration>, left: Duration) -> Option<Duration> {
-    let (slow, half) = (expected?.saturating_mul(TIMES), left / 2);
-    (slow <= half && half >= LEAST).then(|| slow.max(ENOUGH).min(half))
+    let (slow, half) = (expected?.saturating_mul(PATIENCE_FACTOR), left / 2);
+    (slow <= half && half >= MIN_TIME_LEFT).then(|| slow.max(MIN_PATIENCE).min(half))
 }
 
 #[cfg(test)]

@@ -7,16 +7,17 @@
 //!   │ ▲      │        ├──▶ broken ── may be sent again? ── no ──▶ lost
 //!   │ │      │        └──▶ slow: may be sent again, and another endpoint is well
 //!   │ │      └─ here: the own replica runs it
-//!   │ └── a route, a hint or a member changed, or RELOOK
+//!   │ └── a route, a hint or a member changed, or RECHECK_INTERVAL
 //!   └──▶ parked: no endpoint is left in this round
 //! ```
 //!
-//! An endpoint is tried once a round; a round ends by waiting. At most [`SENDS`] times a request goes out after which nobody
-//! knows whether it was run; one that was certainly not run may go out as often as there is time. An endpoint that was left because
-//! it was slow, and whose line then breaks, counts once.
+//! An endpoint is tried once a round; a round ends by waiting. At most [`MAX_SENDS`] nodes get a request of which nobody knows afterwards
+//! whether it was run; one that was certainly not run may go out as often as there is time. A node counts once, however often it is slow or
+//! a line to it breaks: in a partition both happen until membership has given it up. Started anew it is another node.
 
 use std::{sync::Arc, time::Duration};
 
+use berth_peer::Peer;
 use berth_spec::{InferError, inference::Shed};
 use tokio::time::Instant;
 
@@ -24,7 +25,7 @@ use crate::{
     body::upload::{Upload, unrepeatable},
     endpoint::{
         Endpoint, InFlight,
-        choose::Tried,
+        choose::TriedEndpoints,
         forwarding::Forwarding,
         target::{NextTarget, RemoteTarget},
     },
@@ -33,16 +34,20 @@ use crate::{
         context::RequestContext,
         head::Head,
         patience,
-        send::{Unanswered, Wait, send},
+        send::{SendError, Wait, send},
     },
-    metrics::forward::{Again, HopResult, Hops},
+    metrics::forward::{HopResult, Hops, RetryReason},
     not_run::NotRun,
-    parking::Look,
+    parking::Lookup,
 };
 
-/// The most attempts where each may have run the request: two nodes may die at once, and a request that kills nodes
-/// kills three.
-const SENDS: u32 = 3;
+/// The most nodes that may have run the request: two nodes may die at once, and a request that kills nodes kills three.
+const MAX_SENDS: usize = 3;
+
+/// The most lines that may break under one request: as many as a gateway has to a node. The lines to a node that is cut off break one after
+/// the other, within two seconds, in which a request meets hardly more of two such nodes. Others' requests break with it: one that is the
+/// cause itself must not go on for all its time.
+const MAX_BREAKS: usize = 12;
 
 /// When to try again after every replica's queue was full: inferences are short.
 const RETRY_FULL: Duration = Duration::from_millis(500);
@@ -50,11 +55,13 @@ const RETRY_FULL: Duration = Duration::from_millis(500);
 /// The attempts of one request.
 #[derive(Default)]
 pub(crate) struct RetryState {
-    tried: Tried,
-    /// The number of times that it may have been run.
-    sends: u32,
-    /// The endpoints that were left because they were slow: each counts among `sends`.
-    slow: Vec<Arc<Endpoint>>,
+    tried: TriedEndpoints,
+    /// The nodes that may have run it: slow ones, and those whose line broke.
+    unsure: Vec<Arc<Peer>>,
+    /// The number of nodes that said that the request was lost there.
+    lost: usize,
+    /// The number of lines that broke.
+    breaks: usize,
     begun: bool,
     /// The last replica that was asked has all the requests that it takes.
     full: bool,
@@ -64,8 +71,8 @@ impl RetryState {
     /// Chooses the target now; waits where nothing is ready.
     pub(crate) async fn next(&mut self, context: &RequestContext<'_>) -> Result<NextTarget, InferError> {
         let (parking, tried, full) = (&context.stack.parking, &mut self.tried, &mut self.full);
-        let look = |look: Look| {
-            if look == Look::Again {
+        let look = |look: Lookup| {
+            if look == Lookup::Repeated {
                 tried.clear();
             }
             let found = context.entry.find(context.wanted(), &parking.replicas, tried);
@@ -105,12 +112,12 @@ impl RetryState {
         match sent {
             Ok(answered) if answered.0.is_lost() => {
                 hops.sent(HopResult::Broken, near, took);
-                self.sends += 1;
+                self.lost += 1;
                 // What it says itself is the best that can be said then.
                 if self.forbids(context, forwarding, upload).is_some() {
                     return Ok(Some(answered));
                 }
-                hops.again(Again::Broken);
+                hops.retried(RetryReason::Broken);
                 self.tried.add(there.endpoint);
                 Ok(None)
             }
@@ -118,40 +125,40 @@ impl RetryState {
                 hops.sent(HopResult::Answered, near, took);
                 Ok(Some(answered))
             }
-            Err(Unanswered::Client(fault)) => {
+            Err(SendError::Client(fault)) => {
                 hops.sent(HopResult::Client, near, took);
                 Err(fault.into())
             }
-            Err(Unanswered::NotRun(why)) => {
+            Err(SendError::NotRun(why)) => {
                 hops.sent(HopResult::NotRun, near, took);
                 self.full = why == NotRun::Full;
-                self.not_run(there.endpoint, (Again::of(why), hops), upload)?;
+                self.not_run(there.endpoint, (RetryReason::of(why), hops), upload)?;
                 Ok(None)
             }
-            Err(Unanswered::NotSent) => {
+            Err(SendError::NotSent) => {
                 hops.sent(HopResult::NotSent, near, took);
-                self.not_run(there.endpoint, (Again::NotSent, hops), upload)?;
+                self.not_run(there.endpoint, (RetryReason::NotSent, hops), upload)?;
                 Ok(None)
             }
-            Err(Unanswered::Broken) => {
+            Err(SendError::Broken) => {
                 hops.sent(HopResult::Broken, near, took);
-                self.broke(&there.endpoint);
+                self.breaks += 1;
+                self.may_have_run(&there.known.peer);
                 if let Some(why) = self.forbids(context, forwarding, upload) {
                     return Err(Failure::Lost { model: context.entry.name.to_string(), why });
                 }
-                hops.again(Again::Broken);
+                hops.retried(RetryReason::Broken);
                 self.tried.add(there.endpoint);
                 Ok(None)
             }
-            Err(Unanswered::Slow) => {
+            Err(SendError::Slow) => {
                 hops.sent(HopResult::Late, near, took);
-                hops.again(Again::Late);
-                self.sends += 1;
-                self.slow.push(Arc::clone(&there.endpoint));
+                hops.retried(RetryReason::Late);
+                self.may_have_run(&there.known.peer);
                 self.tried.add(there.endpoint);
                 Ok(None)
             }
-            Err(Unanswered::Late) => {
+            Err(SendError::Late) => {
                 hops.sent(HopResult::Late, near, took);
                 Err(context.timed_out().into())
             }
@@ -162,24 +169,30 @@ impl RetryState {
     fn not_run(
         &mut self,
         endpoint: Arc<Endpoint>,
-        (again, hops): (Again, &Hops),
+        (why, hops): (RetryReason, &Hops),
         upload: &Upload,
     ) -> Result<(), Failure> {
         if !upload.is_repeatable() {
             return Err(unrepeatable().into());
         }
-        hops.again(again);
+        hops.retried(why);
         self.tried.add(endpoint);
         Ok(())
     }
 
-    /// Counts a line that broke. Where the endpoint had been slow before, it is the same node that is lost: nodes that cannot be reached
-    /// any more use up one attempt each.
-    fn broke(&mut self, endpoint: &Arc<Endpoint>) {
-        match self.slow.iter().position(|slow| Arc::ptr_eq(slow, endpoint)) {
-            Some(at) => drop(self.slow.swap_remove(at)),
-            None => self.sends += 1,
+    /// Counts a node, once.
+    fn may_have_run(&mut self, node: &Arc<Peer>) {
+        if self.is_new(node) {
+            self.unsure.push(Arc::clone(node));
         }
+    }
+
+    fn is_new(&self, node: &Arc<Peer>) -> bool {
+        !self.unsure.iter().any(|known| Arc::ptr_eq(known, node))
+    }
+
+    fn sends(&self) -> usize {
+        self.unsure.len() + self.lost
     }
 
     /// Goes on elsewhere: the own replica was tried.
@@ -205,7 +218,10 @@ impl RetryState {
             .flatten();
         let leaves = move || {
             let elsewhere = there.or_here || there.endpoints.others(&there.endpoint, &self.tried, clock.now());
-            elsewhere && self.sends + 1 < SENDS && upload.is_repeatable() && forwarding.budget.take(clock.now())
+            elsewhere
+                && self.sends() + usize::from(self.is_new(&there.known.peer)) < MAX_SENDS
+                && upload.is_repeatable()
+                && forwarding.budget.take(clock.now())
         };
         Wait { deadline: context.deadline, patience: patience.map(|patience| now + patience), leaves }
     }
@@ -218,8 +234,11 @@ impl RetryState {
         if !upload.is_repeatable() {
             return Some("its body was longer than what is kept to send it again");
         }
-        if self.sends >= SENDS {
-            return Some("it was sent to three endpoints already");
+        if self.sends() >= MAX_SENDS {
+            return Some("it was sent to three nodes already");
+        }
+        if self.breaks >= MAX_BREAKS {
+            return Some("twelve lines broke under it already");
         }
         let taken = forwarding.budget.take(forwarding.remotes.clock().now());
         (!taken).then_some("too many requests are being sent again already")

@@ -18,7 +18,7 @@ use crate::{
     deployment::DeploymentState,
     endpoint::target::NextTarget,
     forward::{
-        admitted::{Admitted, Forwarded},
+        admitted::{AdmittedRequest, ForwardedAnswer},
         buffered::Failure,
         head::Head,
         retry_state::RetryState,
@@ -49,10 +49,10 @@ pub(crate) trait Codec: Send {
     }
 }
 
-/// An answer in the form of a codec.
+/// The answer that a codec makes, whether of a local replica's outputs or of another node's answer.
 pub(crate) trait CodecAnswer: Sized + Send {
     /// The answer of another node as the client gets it.
-    fn relayed(forwarded: Forwarded) -> Self;
+    fn relayed(forwarded: ForwardedAnswer) -> Self;
 
     /// The answer with its response changed, where it is one.
     fn with(self, change: impl FnOnce(Response<ReplyBody>) -> Response<ReplyBody>) -> Self {
@@ -62,7 +62,7 @@ pub(crate) trait CodecAnswer: Sized + Send {
 }
 
 impl CodecAnswer for Response<ReplyBody> {
-    fn relayed(forwarded: Forwarded) -> Self {
+    fn relayed(forwarded: ForwardedAnswer) -> Self {
         forwarded.into_reply()
     }
 
@@ -73,7 +73,7 @@ impl CodecAnswer for Response<ReplyBody> {
 
 /// Runs a request where it can be run.
 pub(crate) async fn run<C: Codec>(
-    admitted: &mut Admitted<'_>,
+    admitted: &mut AdmittedRequest<'_>,
     codec: &mut C,
     upload: &mut Upload,
 ) -> Result<C::Answer, Failure> {
@@ -88,7 +88,7 @@ pub(crate) async fn run<C: Codec>(
 
 /// Runs a request that payload processors or counts of calls observe.
 async fn watched<C: Codec>(
-    admitted: &mut Admitted<'_>,
+    admitted: &mut AdmittedRequest<'_>,
     codec: &mut C,
     upload: &mut Upload,
     (tap, mut call): (Option<Tap>, Option<CountedCall>),
@@ -126,7 +126,7 @@ async fn watched<C: Codec>(
 
 /// Takes a request from replica to replica until one answers it.
 async fn carry<C: Codec>(
-    admitted: &mut Admitted<'_>,
+    admitted: &mut AdmittedRequest<'_>,
     codec: &mut C,
     upload: &mut Upload,
 ) -> Result<C::Answer, Failure> {

@@ -15,7 +15,7 @@ use tonic::Code;
 use crate::{
     admission::Permit,
     body::{
-        relayed::{Relayed, Source},
+        relayed::{RelayedBody, Source},
         reply::ReplyBody,
         upload::{Upload, unrepeatable},
     },
@@ -45,12 +45,12 @@ impl<T> LocalOutcome<T> {
     }
 }
 
-/// A replica that was leased for one request.
+/// A lease of the own replica for one request, counted as in flight until it is dropped.
 pub(crate) struct LeasedReplica {
     pub(crate) lease: Lease,
     pub(crate) version: Arc<str>,
-    /// Counts it as in flight.
-    pub(crate) _running: Option<Running>,
+    /// Counts the request as in flight for its deployment.
+    pub(crate) _running: Option<RunningRequest>,
 }
 
 /// Leases a replica and runs requests on it, under the bounds of whoever asked.
@@ -203,24 +203,24 @@ fn outcome<T>(answered: &Result<LocalOutcome<T>, InferError>) -> Option<Code> {
 /// A model's own answer as it goes to the client. What `guard` holds is held until its last byte.
 fn passed_on(response: Response<exchange::Body>, guard: impl Send + 'static, deadline: Instant) -> Response<ReplyBody> {
     let (head, body) = response.into_parts();
-    let relayed = Relayed::new((Vec::new(), None), Some(Source::Model(body)), guard).until(deadline, &head.headers);
+    let relayed = RelayedBody::new((Vec::new(), None), Some(Source::Model(body)), guard).until(deadline, &head.headers);
     Response::from_parts(head, ReplyBody::Relayed(Box::new(relayed)))
 }
 
 /// A request that runs, and how many ran before it.
-pub(crate) struct Running {
+pub(crate) struct RunningRequest {
     entry: Arc<DeploymentState>,
     pub(crate) before: u32,
 }
 
-impl Running {
+impl RunningRequest {
     pub(crate) fn enter(entry: &Arc<DeploymentState>) -> Self {
         let before = entry.hot().usage.in_flight.fetch_add(1, Relaxed);
         Self { entry: Arc::clone(entry), before }
     }
 }
 
-impl Drop for Running {
+impl Drop for RunningRequest {
     fn drop(&mut self) {
         self.entry.hot().usage.in_flight.fetch_sub(1, Relaxed);
     }

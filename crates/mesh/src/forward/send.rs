@@ -19,10 +19,10 @@ use crate::{
 
 /// A request that was given less time than this tells nothing about its endpoint when the time is over, unless that
 /// was far more than the model takes: impatient clients must not eject busy endpoints.
-const PATIENT: Duration = Duration::from_secs(1);
+const MIN_SAMPLE_TIME: Duration = Duration::from_secs(1);
 
 /// The reason why there is no answer.
-pub(crate) enum Unanswered {
+pub(crate) enum SendError {
     /// The endpoint says that it ran nothing.
     NotRun(NotRun),
     /// Certainly nothing arrived.
@@ -47,29 +47,29 @@ pub(crate) struct Wait<L> {
 }
 
 impl Wait<fn() -> bool> {
-    /// To the end.
+    /// A wait to the deadline: no other endpoint is tried before.
     pub(crate) fn until(deadline: Instant) -> Self {
         Self { deadline, patience: None, leaves: || false }
     }
 }
 
 /// The reason why nothing is waited for any more.
-enum Over {
+enum TimeoutKind {
     Patience,
     Deadline,
 }
 
 impl<L: FnOnce() -> bool> Wait<L> {
-    async fn on<T>(self, mut answered: Pin<&mut impl Future<Output = T>>) -> Result<T, Over> {
+    async fn on<T>(self, mut answered: Pin<&mut impl Future<Output = T>>) -> Result<T, TimeoutKind> {
         if let Some(patience) = self.patience {
             if let Ok(answered) = timeout_at(patience, answered.as_mut()).await {
                 return Ok(answered);
             }
             if (self.leaves)() {
-                return Err(Over::Patience);
+                return Err(TimeoutKind::Patience);
             }
         }
-        timeout_at(self.deadline, answered).await.map_err(|_| Over::Deadline)
+        timeout_at(self.deadline, answered).await.map_err(|_| TimeoutKind::Deadline)
     }
 }
 
@@ -80,11 +80,11 @@ pub(crate) async fn send(
     request: Request<PeerBody>,
     wait: Wait<impl FnOnce() -> bool>,
     fault: impl Fn() -> Option<InferError>,
-) -> Result<(BufferedResponse, InFlight), Unanswered> {
+) -> Result<(BufferedResponse, InFlight), SendError> {
     let (clock, remote) = (endpoint.remote.clock, &endpoint.remote);
     // What is under way when membership gives a node up ends with its lines.
     if !known.peer.health().is_there() {
-        return Err(Unanswered::NotSent);
+        return Err(SendError::NotSent);
     }
     let impatient = wait.patience.is_some();
     let in_flight_guard = InFlight::to(endpoint);
@@ -93,11 +93,11 @@ pub(crate) async fn send(
         match known.peer.send(request).await {
             Ok(response) => BufferedResponse::of(response).await.map_err(|error| {
                 tracing::debug!(peer = %remote.name, %error, "an answer was cut off");
-                Unanswered::Broken
+                SendError::Broken
             }),
             Err(error) => {
                 tracing::debug!(peer = %remote.name, %error, "a request was not answered");
-                Err(if error.is_not_sent() { Unanswered::NotSent } else { Unanswered::Broken })
+                Err(if error.is_not_sent() { SendError::NotSent } else { SendError::Broken })
             }
         }
     });
@@ -106,7 +106,7 @@ pub(crate) async fn send(
     if !matches!(answered, Ok(Ok(_)))
         && let Some(fault) = fault()
     {
-        return Err(Unanswered::Client(fault));
+        return Err(SendError::Client(fault));
     }
     let now = clock.now();
     match answered {
@@ -119,7 +119,7 @@ pub(crate) async fn send(
                         NotRun::Stopping => remote.stops(now),
                         NotRun::Full => {}
                     }
-                    Err(Unanswered::NotRun(why))
+                    Err(SendError::NotRun(why))
                 }
                 None => {
                     endpoint.late.good();
@@ -137,13 +137,13 @@ pub(crate) async fn send(
             Err(broken)
         }
         Err(over) => {
-            let tells = impatient || started.elapsed() >= PATIENT;
+            let tells = impatient || started.elapsed() >= MIN_SAMPLE_TIME;
             if tells && endpoint.late.bad(now) {
                 tracing::warn!(peer = %remote.name, "a model does not answer in time there; it gets fewer requests");
             }
             Err(match over {
-                Over::Patience => Unanswered::Slow,
-                Over::Deadline => Unanswered::Late,
+                TimeoutKind::Patience => SendError::Slow,
+                TimeoutKind::Deadline => SendError::Late,
             })
         }
     }

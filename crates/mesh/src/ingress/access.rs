@@ -17,10 +17,10 @@ use super::{
 use crate::oip::grpc::methods::{METHODS, SERVICE};
 
 /// The action of a request, and where the role must hold as far as the path says it.
-type Need = (Action, access::Resource<'static>);
+type RequiredAction = (Action, access::Resource<'static>);
 
 /// Puts the sender among the extensions of a request, or says why it is refused.
-pub(super) fn admit<B>(access: &Access, request: &mut Request<B>, need: Need) -> Result<(), ErrorResponse> {
+pub(super) fn admit<B>(access: &Access, request: &mut Request<B>, need: RequiredAction) -> Result<(), ErrorResponse> {
     let (action, place) = need;
     if !access.is_required() || action.is_public() {
         return Ok(());
@@ -37,7 +37,7 @@ pub(super) fn admit<B>(access: &Access, request: &mut Request<B>, need: Need) ->
 }
 
 /// Right that a REST request needs.
-pub(super) fn of_rest(method: &Method, path: &str) -> Need {
+pub(super) fn of_rest(method: &Method, path: &str) -> RequiredAction {
     let Some(resource) = Resource::of(split_namespace(path).1) else {
         return match (Page::of(method, path), method) {
             // The namespace is asked for where the function is called.
@@ -66,7 +66,7 @@ pub(super) fn of_rest(method: &Method, path: &str) -> Need {
 }
 
 /// Right that a gRPC call needs; `beside` are the paths of services that are not the gateway's.
-pub(super) fn of_grpc(path: &str, beside: &[&str]) -> Need {
+pub(super) fn of_grpc(path: &str, beside: &[&str]) -> RequiredAction {
     if let Some(method) = path.strip_prefix(SERVICE) {
         // Whoever may read the server's description learns what there is not.
         let known = METHODS.iter().find(|(known, _)| *known == method);

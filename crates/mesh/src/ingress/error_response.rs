@@ -5,6 +5,7 @@ use berth_spec::{
     inference::{Shed, Violation},
 };
 use berth_wire::{
+    bounded_status,
     guard::Foreign,
     request_id::RequestId,
     status::{grpc_code, http_status, retry_after_seconds},
@@ -22,10 +23,6 @@ use crate::{
 
 /// An answer of a REST handler. Errors are answers, too.
 pub(crate) type Reply = Result<Response<ReplyBody>, ErrorResponse>;
-
-/// Longest message, in bytes of a header, which it is over gRPC; more of it is cut. It may name what a client sent. Clients take headers of
-/// 8 KiB, and a node that was sent far more would end a connection that many share.
-const LONGEST: usize = 6 << 10;
 
 /// Seldom any: kept aside, so that what is returned everywhere stays small.
 #[derive(Debug)]
@@ -46,7 +43,14 @@ pub(crate) struct ErrorResponse {
 
 impl ErrorResponse {
     pub(crate) fn new(class: Class, reason: &'static str, message: String) -> Self {
-        Self { status: http_status(class), class, reason, message: bounded(message), violations: None, advice: None }
+        Self {
+            status: http_status(class),
+            class,
+            reason,
+            message: bounded_status::text(message),
+            violations: None,
+            advice: None,
+        }
     }
 
     pub(crate) fn no_such_path() -> Self {
@@ -99,17 +103,17 @@ impl ErrorResponse {
         self.status
     }
 
-    /// One word for machines.
+    /// Reason of the error in snake_case, as metrics and the field `reason` of the body have it.
     pub(crate) const fn reason(&self) -> &'static str {
         self.reason
     }
 
-    /// As a REST answer.
+    /// The answer over REST: a JSON body, and `Retry-After` where it is worth trying again.
     pub(crate) fn into_response(self) -> Response<ReplyBody> {
         let violations = self.violations.as_ref().map_or(&[][..], |violations| &violations.0);
         let body = oip::error_body(&self.message, self.reason, violations);
         let mut response = json(self.status, body);
-        response.extensions_mut().insert(Own);
+        response.extensions_mut().insert(ErrorBodyMarker);
         let headers = response.headers_mut();
         if let Some(seconds) = retry_after_seconds(self.class) {
             headers.insert(header::RETRY_AFTER, seconds.into());
@@ -124,27 +128,13 @@ impl ErrorResponse {
     }
 }
 
-fn bounded(mut message: String) -> String {
-    let mut encoded = 0;
-    let end = message.bytes().position(|byte| {
-        // A header has three bytes for a space, for some signs, and for each byte of other scripts.
-        encoded += if byte.is_ascii_alphanumeric() { 1 } else { 3 };
-        encoded > LONGEST
-    });
-    if let Some(end) = end {
-        message.truncate(message.floor_char_boundary(end));
-        message.push('…');
-    }
-    message
-}
-
 /// Marks an answer whose body is an error's, and not a model's.
 #[derive(Clone, Copy)]
-struct Own;
+struct ErrorBodyMarker;
 
 /// Names the request of an answer: in a header, and in the body of an error.
 pub(crate) fn named(mut response: Response<ReplyBody>, id: RequestId) -> Response<ReplyBody> {
-    if response.extensions_mut().remove::<Own>().is_some()
+    if response.extensions_mut().remove::<ErrorBodyMarker>().is_some()
         && let ReplyBody::Whole(body) = response.body()
     {
         let body = oip::with_request_id(body, id.as_str());
@@ -239,11 +229,15 @@ mod tests {
     #[test]
     fn a_message_is_no_longer_than_clients_take() {
         let message = |text: &str| ErrorResponse::from(InferError::Invalid(text.to_owned())).message;
-        let whole = "n".repeat(LONGEST);
+        let whole = "n".repeat(bounded_status::MAX_STATUS_BYTES);
         assert_eq!(message(&whole), whole);
         for long in [format!("{whole}n"), "é".repeat(1 << 20)] {
             let cut = message(&long);
-            assert!(cut.ends_with('…') && cut.len() <= LONGEST + '…'.len_utf8(), "{}", cut.len());
+            assert!(
+                cut.ends_with('…') && cut.len() <= bounded_status::MAX_STATUS_BYTES + '…'.len_utf8(),
+                "{}",
+                cut.len()
+            );
             let answer = tonic::Status::invalid_argument(cut).into_http::<()>();
             assert!(answer.headers()["grpc-message"].len() < 8 << 10, "{answer:?}");
         }

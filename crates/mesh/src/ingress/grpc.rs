@@ -1,9 +1,9 @@
 //! The gRPC face of the Open Inference Protocol: Triton's superset of the service.
 
-mod called;
 pub(super) mod infer;
 pub(super) mod introspection;
 pub(super) mod message;
+mod model_call;
 pub(super) mod opaque;
 mod refused;
 mod several;
@@ -21,7 +21,7 @@ use http::HeaderMap;
 use tonic::{Request, Response, Status, Streaming};
 
 use crate::{
-    forward::{buffered::BufferedResponse, describe::Described, head::Head},
+    forward::{buffered::BufferedResponse, describe::DescriptionSource, head::Head},
     ingress::{SERVER, access::asker, error_response::ErrorResponse, namespace, rest, settings, trail::Change},
     oip::{
         Region,
@@ -42,7 +42,7 @@ use crate::{
 
 /// The most entries of the index in its one gRPC message, which stays below the 4 MiB that most clients take; REST
 /// streams any number.
-const INDEX: usize = 32_768;
+const MAX_INDEX_ENTRIES: usize = 32_768;
 
 pub(super) struct GrpcFace {
     stack: Arc<Stack>,
@@ -150,8 +150,8 @@ impl GrpcInferenceService for GrpcFace {
         let ask = || (Head::grpc(METADATA, headers, self.stack.propagate()), framed(&asked));
         let found = self.stack.describe((name, version(&asked.version)), wait, ask).await;
         let model = match found.map_err(status)? {
-            Described::Local { model } => model,
-            Described::Remote(held) => return told(held).await,
+            DescriptionSource::Local { model } => model,
+            DescriptionSource::Remote(held) => return told(held).await,
         };
         let versions = self.stack.versions(name);
         let versions = versions.iter().map(|version| &**version).collect();
@@ -189,8 +189,8 @@ impl GrpcInferenceService for GrpcFace {
         let ask = || (Head::grpc(CONFIG, headers, self.stack.propagate()), framed(&asked));
         let found = self.stack.describe((name, version(&asked.version)), wait, ask).await;
         let model = match found.map_err(status)? {
-            Described::Local { model } => model,
-            Described::Remote(held) => return told(held).await,
+            DescriptionSource::Local { model } => model,
+            DescriptionSource::Remote(held) => return told(held).await,
         };
         let config = ModelConfig::new(&asked.name, model.platform(), model.signature(), model.batching());
         Ok(Response::new(config.to_proto()))
@@ -226,8 +226,10 @@ impl GrpcInferenceService for GrpcFace {
             repository::entries(&self.stack, namespace(metadata.as_ref()), &asker(&self.stack.access, &extensions))
         {
             entry.index(ready_only, |row| models.push(row.to_proto()));
-            if models.len() > INDEX {
-                let message = format!("the index has more than {INDEX} models: ask for it over REST, which streams it");
+            if models.len() > MAX_INDEX_ENTRIES {
+                let message = format!(
+                    "the index has more than {MAX_INDEX_ENTRIES} models: ask for it over REST, which streams it"
+                );
                 return Err(status(ErrorResponse::new(Class::TooLarge, "too_large", message)));
             }
         }

@@ -7,7 +7,7 @@ use berth_spec::InferError;
 use http::{HeaderMap, HeaderName, HeaderValue};
 
 /// Keys whose value names a model, the first that is there counts. Those of ModelMesh are understood as they are, also the oldest.
-static KEYS: [HeaderName; 4] = [
+static MODEL_KEYS: [HeaderName; 4] = [
     HeaderName::from_static("berth-model"),
     HeaderName::from_static("mm-vmodel-id"),
     HeaderName::from_static("mm-model-id"),
@@ -15,7 +15,7 @@ static KEYS: [HeaderName; 4] = [
 ];
 
 /// The same keys with binary values, which gRPC writes as base64.
-static BINARY_KEYS: [HeaderName; 4] = [
+static BINARY_MODEL_KEYS: [HeaderName; 4] = [
     HeaderName::from_static("berth-model-bin"),
     HeaderName::from_static("mm-vmodel-id-bin"),
     HeaderName::from_static("mm-model-id-bin"),
@@ -23,18 +23,18 @@ static BINARY_KEYS: [HeaderName; 4] = [
 ];
 
 /// The version to ask for.
-const VERSION: HeaderName = HeaderName::from_static("berth-model-version");
+const VERSION_KEY: HeaderName = HeaderName::from_static("berth-model-version");
 
 /// The models that a call's metadata names, in their order; none: no model is named.
 pub(super) fn all_of_metadata(headers: &HeaderMap) -> Result<Vec<Cow<'_, str>>, InferError> {
-    let [_, alias, model, _] = &KEYS;
-    let [_, alias_binary, model_binary, _] = &BINARY_KEYS;
+    let [_, alias, model, _] = &MODEL_KEYS;
+    let [_, alias_binary, model_binary, _] = &BINARY_MODEL_KEYS;
     let has = |plain: &HeaderName, binary: &HeaderName| headers.contains_key(plain) || headers.contains_key(binary);
     if has(alias, alias_binary) && has(model, model_binary) {
         let message = format!("the call has metadata {alias} and {model}: give one of them");
         return Err(InferError::Invalid(message));
     }
-    for (plain, binary) in KEYS.iter().zip(&BINARY_KEYS) {
+    for (plain, binary) in MODEL_KEYS.iter().zip(&BINARY_MODEL_KEYS) {
         let mut names = Vec::new();
         for value in headers.get_all(plain) {
             names.push(Cow::Borrowed(text(plain, value)?));
@@ -60,12 +60,12 @@ pub(super) fn all_of_metadata(headers: &HeaderMap) -> Result<Vec<Cow<'_, str>>, 
 
 /// True if a call's metadata names a model.
 pub(super) fn is_in_metadata(headers: &HeaderMap) -> bool {
-    KEYS.iter().chain(&BINARY_KEYS).any(|key| headers.contains_key(key))
+    MODEL_KEYS.iter().chain(&BINARY_MODEL_KEYS).any(|key| headers.contains_key(key))
 }
 
 /// The version that a call's metadata names.
 pub(super) fn version_of_metadata(headers: &HeaderMap) -> Result<Option<&str>, InferError> {
-    headers.get(VERSION).map(|value| text(&VERSION, value)).transpose()
+    headers.get(VERSION_KEY).map(|value| text(&VERSION_KEY, value)).transpose()
 }
 
 fn text<'a>(key: &HeaderName, value: &'a HeaderValue) -> Result<&'a str, InferError> {

@@ -8,7 +8,7 @@ use http::Method;
 
 use crate::config::FUNCTIONS;
 
-/// The resource that a path names.
+/// The resource of the Open Inference Protocol that a path below `/v2` or `/v1` names.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Resource<'a> {
     Live,
@@ -39,7 +39,7 @@ pub(super) enum Resource<'a> {
     Unsupported(&'static str),
 }
 
-/// An operation on a model.
+/// The part of a model's path after its name and version.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Operation {
     Metadata,
@@ -47,7 +47,7 @@ pub(super) enum Operation {
     Infer,
     /// An inference of KServe's first protocol.
     Predict,
-    /// An inference of the generate extension.
+    /// An inference of Triton's generate extension, answered with one JSON object.
     Generate,
     /// The same, answered with events.
     GenerateStream,
@@ -76,12 +76,12 @@ pub(super) enum Page {
     Metrics,
     /// Description of the REST face for programs.
     Openapi,
-    /// The same for people.
+    /// Description of the REST face for people, as a page.
     Docs,
 }
 
 impl Page {
-    /// Every page.
+    /// Every page, to find one by its path.
     pub(super) const ALL: [Self; 4] = [Self::Root, Self::Metrics, Self::Openapi, Self::Docs];
 
     pub(super) const fn path(self) -> &'static str {
@@ -101,16 +101,16 @@ impl Page {
 }
 
 /// The path of KServe's first protocol.
-const FIRST: &str = "/v1/models";
+const V1_MODELS: &str = "/v1/models";
 
 /// Verbs of that protocol, which follow the name of a model behind a colon, and what they ask for; `None`: explanations, which there are not.
-const FIRST_VERBS: [(&str, Option<Operation>); 2] = [("predict", Some(Operation::Predict)), ("explain", None)];
+const V1_VERBS: [(&str, Option<Operation>); 2] = [("predict", Some(Operation::Predict)), ("explain", None)];
 
 /// Splits `/namespaces/NAMESPACE` off a path of the protocols or of a function. What stands there need not be a namespace.
 pub(super) fn split_namespace(path: &str) -> (Option<&str>, &str) {
     let split = path.strip_prefix("/namespaces/").and_then(|rest| rest.split_at_checked(rest.find('/')?));
     match split {
-        Some((namespace, rest)) if ["/v2", FIRST, FUNCTIONS].iter().any(|begins| rest.starts_with(begins)) => {
+        Some((namespace, rest)) if ["/v2", V1_MODELS, FUNCTIONS].iter().any(|begins| rest.starts_with(begins)) => {
             (Some(namespace), rest)
         }
         _ => (None, path),
@@ -129,10 +129,10 @@ impl<'a> Resource<'a> {
     /// From a path without its query; one slash at the end is as good as none.
     pub(super) fn of(path: &'a str) -> Option<Self> {
         let path = path.strip_suffix('/').unwrap_or(path);
-        if let Some(rest) = path.strip_prefix(FIRST) {
+        if let Some(rest) = path.strip_prefix(V1_MODELS) {
             return Self::of_first(rest);
         }
-        let mut rest = path.strip_prefix(SECOND)?.split('/');
+        let mut rest = path.strip_prefix(V2)?.split('/');
         if rest.next() != Some("") {
             return None;
         }
@@ -152,7 +152,7 @@ impl<'a> Resource<'a> {
             return None;
         }
         let verb = rest.rsplit_once(':').and_then(|(model, verb)| {
-            let known = FIRST_VERBS.iter().find(|(known, _)| *known == verb)?;
+            let known = V1_VERBS.iter().find(|(known, _)| *known == verb)?;
             Some((model, known.1))
         });
         match verb {
@@ -179,7 +179,7 @@ impl<'a> Resource<'a> {
         }
     }
 
-    /// The verbs that it has.
+    /// Checks the method; `Err`: the methods that it has, for the header `Allow`.
     pub(super) fn allows(&self, method: &Method) -> Result<(), &'static str> {
         let allowed = match self {
             Self::Model { operation, .. } if operation.runs() => "POST",
@@ -197,9 +197,9 @@ impl<'a> Resource<'a> {
 }
 
 /// The path of the second protocol.
-const SECOND: &str = "/v2";
+const V2: &str = "/v2";
 
-/// Reads the segments below [`SECOND`], and lists their patterns for the test of every route and role.
+/// Reads the segments below [`V2`], and lists their patterns for the test of every route and role.
 macro_rules! paths {
     ($($segments:tt => $resource:expr,)*) => {
         impl<'a> Resource<'a> {
@@ -279,9 +279,9 @@ paths! {
 /// Every path of the REST face, with `{…}` for names, also within a namespace, and the one of a model's own.
 #[cfg(test)]
 pub(super) fn patterns() -> Vec<String> {
-    let second = PATTERNS.iter().map(|path| format!("{SECOND}{path}"));
-    let verbs = FIRST_VERBS.iter().map(|(verb, _)| format!("{FIRST}/{{model}}:{verb}"));
-    let first = [FIRST.to_owned(), format!("{FIRST}/{{model}}")].into_iter().chain(verbs);
+    let second = PATTERNS.iter().map(|path| format!("{V2}{path}"));
+    let verbs = V1_VERBS.iter().map(|(verb, _)| format!("{V1_MODELS}/{{model}}:{verb}"));
+    let first = [V1_MODELS.to_owned(), format!("{V1_MODELS}/{{model}}")].into_iter().chain(verbs);
     let functions = [format!("{FUNCTIONS}{{name}}"), format!("{FUNCTIONS}{{name}}/{{rest}}")];
     let inside: Vec<_> = second.chain(first).chain(functions).collect();
     let within = inside.iter().map(|path| format!("/namespaces/{{namespace}}{path}")).collect::<Vec<_>>();

@@ -50,18 +50,18 @@ use crate::{
             self,
             infer::{Form, well},
             message::{self, coding, unframed},
-            opaque::Opaque,
+            opaque::OpaqueCall,
         },
         is_grpc,
         path::{Operation, Resource, function_in, split_namespace},
         rest::{
             self,
             document::Document,
-            plain::{self, Plain},
+            plain::{self, PlainInference},
         },
     },
     local::{LocalReplicas, Model, Replica},
-    metrics::forward::Served,
+    metrics::forward::ServedHops,
     not_run::NotRun,
     oip::{
         describe::{ModelConfig, ModelMetadata, ModelStatistics, ModelStats},
@@ -73,7 +73,7 @@ use crate::{
 };
 
 /// When a sender may come again that was sent away: it goes elsewhere at once, and knows nothing of this.
-const ELSEWHERE: Duration = Duration::from_secs(1);
+const RETRY_ELSEWHERE: Duration = Duration::from_secs(1);
 
 /// Answers the inference requests of other nodes; cheap to clone.
 #[derive(Clone)]
@@ -84,7 +84,7 @@ struct Inner {
     limits: Limits,
     memory: Arc<RequestMemory>,
     admission: Arc<Admission>,
-    served: Arc<Served>,
+    served: Arc<ServedHops>,
     spans: Option<SpanHook>,
     calls: Option<Arc<Calls>>,
     functions: Arc<OnceLock<FunctionHook>>,
@@ -135,7 +135,7 @@ impl PeerService {
     pub(crate) fn new(
         replicas: Arc<LocalReplicas>,
         (limits, memory): (Limits, Arc<RequestMemory>),
-        (admission, served): (Arc<Admission>, Arc<Served>),
+        (admission, served): (Arc<Admission>, Arc<ServedHops>),
         (spans, calls): (Option<SpanHook>, Option<Arc<Calls>>),
         functions: Arc<OnceLock<FunctionHook>>,
     ) -> Self {
@@ -205,7 +205,7 @@ impl Inner {
         let bounds = Bounds::new(&self.limits, None, &self.memory);
         if head.uri.path() == EXCHANGE {
             let mut upload = Upload::new(body, bounds.of_stream());
-            let answer = Opaque { head }.local(&mut runner, &mut upload).await?;
+            let answer = OpaqueCall { head }.local(&mut runner, &mut upload).await?;
             return Ok(streamed(ran(answer)?));
         }
         let mut upload = Upload::new(body, bounds);
@@ -248,7 +248,7 @@ async fn rest_answer(
     let coding =
         || rest::infer::coding(&head.headers).map_err(|error| Refusal::Failed(ErrorResponse::wrong_encoding(error)));
     if let Some(form) = plain::Form::of(operation) {
-        let mut codec = Plain { head: Arc::clone(head), coding: coding()?, form };
+        let mut codec = PlainInference { head: Arc::clone(head), coding: coding()?, form };
         let answer = ran(codec.local(runner, upload).await?)?;
         return Ok(if form == plain::Form::GenerateStream { streamed(answer) } else { answer });
     }
@@ -437,7 +437,7 @@ fn text(value: &HeaderValue) -> std::borrow::Cow<'_, str> {
 fn not_run(why: NotRun) -> Response<ReplyBody> {
     let reason = if why == NotRun::Full { Shed::QueueFull } else { Shed::Unavailable };
     let message = format!("nothing was run: {}; send it again", why.as_str());
-    let error = ErrorResponse::from(InferError::shed(reason, message, ELSEWHERE));
+    let error = ErrorResponse::from(InferError::shed(reason, message, RETRY_ELSEWHERE));
     let mut response = error.into_response();
     *response.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
     response.headers_mut().insert(NOT_RUN, HeaderValue::from_static(why.as_str()));

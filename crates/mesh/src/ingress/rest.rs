@@ -32,10 +32,10 @@ use crate::{
         upload::Upload,
     },
     config::{FunctionHook, FunctionSender},
-    deployment::Loaded,
+    deployment::LoadedReplica,
     forward::{
         admitted::Call,
-        describe::Described,
+        describe::DescriptionSource,
         run::{Codec, run},
         runner::Runner as _,
     },
@@ -44,7 +44,7 @@ use crate::{
         access::asker,
         error_response::{ErrorResponse, Reply},
         path::{Operation, Page, Resource, function_in, split_namespace},
-        rest::{infer::Inference, plain::Plain},
+        rest::{infer::Inference, plain::PlainInference},
         settings,
         trail::Change,
     },
@@ -64,7 +64,7 @@ use crate::{
 };
 
 /// The longest that the caller waits, in whole milliseconds; instead of the deployment's `timeout`.
-const TIMEOUT: &str = "berth-timeout-ms";
+const TIMEOUT_HEADER: &str = "berth-timeout-ms";
 
 /// The most bytes of a body that only says what to load or list.
 const SMALL_BODY: usize = 64 << 10;
@@ -74,7 +74,7 @@ fn is_change(path: &str) -> bool {
     path.ends_with("/load") || path.ends_with("/unload")
 }
 
-/// The REST face.
+/// Answers REST requests: the Open Inference Protocol, KServe's first protocol, models' own paths, and pages.
 pub(super) struct Rest {
     stack: Arc<Stack>,
     version: Arc<str>,
@@ -129,8 +129,11 @@ impl Rest {
                 let form = plain::Form::of(*operation).ok_or_else(ErrorResponse::no_such_path);
                 match form {
                     Ok(form) => {
-                        let asking =
-                            ask(&self.stack, &head, &mut body, asked, |head, coding| Plain { head, coding, form });
+                        let asking = ask(&self.stack, &head, &mut body, asked, |head, coding| PlainInference {
+                            head,
+                            coding,
+                            form,
+                        });
                         Box::pin(asking).await
                     }
                     Err(error) => Err(error),
@@ -400,10 +403,10 @@ impl Rest {
                 let ask = || (self.stack.head(head).into_get(), Bytes::new());
                 let wait = timeout(&head.headers)?;
                 match self.stack.describe((model, version), wait, ask).await? {
-                    Described::Local { model: loaded } => {
+                    DescriptionSource::Local { model: loaded } => {
                         Ok(describe(operation, model.name, self.stack.versions(model), loaded.as_ref()))
                     }
-                    Described::Remote(answer) => Ok(answer.into_reply((), Instant::now())),
+                    DescriptionSource::Remote(answer) => Ok(answer.into_reply((), Instant::now())),
                 }
             }
         }
@@ -472,16 +475,16 @@ pub(super) fn describe<V: AsRef<str>>(
     described(&ModelMetadata::new(model, versions, loaded.platform(), loaded.signature()))
 }
 
-fn statistics(loaded: &[Loaded]) -> Response<ReplyBody> {
+fn statistics(loaded: &[LoadedReplica]) -> Response<ReplyBody> {
     let stats = loaded.iter().map(|loaded| ModelStats::new(loaded.name.name(), &loaded.version, &loaded.statistics));
     described(&ModelStatistics { model_stats: stats.collect() })
 }
 
 /// The longest that the caller waits, as its head says.
 pub(super) fn timeout(headers: &HeaderMap) -> Result<Option<Duration>, InferError> {
-    let Some(value) = headers.get(TIMEOUT) else { return Ok(None) };
+    let Some(value) = headers.get(TIMEOUT_HEADER) else { return Ok(None) };
     let millis = value.to_str().ok().and_then(|text| text.trim().parse().ok()).filter(|millis| *millis > 0);
     millis.map(|millis| Some(Duration::from_millis(millis))).ok_or_else(|| {
-        InferError::Invalid(format!("header {TIMEOUT} must be a number of milliseconds above 0, not {value:?}"))
+        InferError::Invalid(format!("header {TIMEOUT_HEADER} must be a number of milliseconds above 0, not {value:?}"))
     })
 }

@@ -49,12 +49,12 @@ fn log(stack: &Stack) -> Result<&LogControl, ErrorResponse> {
     stack.features.log.as_ref().ok_or_else(|| unsupported("the logging extension"))
 }
 
-/// Levels of the log.
+/// The levels of the log in force. Unsupported where the gateway has no access to it.
 pub(super) fn read_log(stack: &Stack) -> Result<LogSettings, ErrorResponse> {
     Ok((log(stack)?.read)())
 }
 
-/// Changes them.
+/// Changes the levels of the log and gives those in force. A change needs the right to operate the fleet, and is logged.
 pub(super) fn write_log(
     stack: &Stack,
     asker: &Asker,
@@ -76,7 +76,7 @@ pub(super) fn read_traces(stack: &Stack) -> TraceSettings {
     stack.traces.as_ref().map_or(TraceSettings { on: false, ..TraceSettings::default() }, |traces| traces.read())
 }
 
-/// Changes that.
+/// Changes which requests are traced and gives what is in force. A change needs the right to operate the fleet.
 pub(super) fn write_traces(
     stack: &Stack,
     asker: &Asker,

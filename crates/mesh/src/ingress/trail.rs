@@ -15,7 +15,7 @@ use super::{access::asker, error_response::ErrorResponse};
 use crate::{stack::Stack, trail::resource};
 
 /// Longest path that is recorded, in characters. A stranger chooses it.
-const LONGEST: usize = 128;
+const MAX_PATH_CHARS: usize = 128;
 
 /// Records that a request was refused, if it was for want of a role or a token.
 pub(super) fn refused<B>(
@@ -67,7 +67,7 @@ impl<'a> Change<'a> {
         Ok(Self { log, record: record.about(vec![resource("Model", model)]) })
     }
 
-    /// Records its outcome.
+    /// Writes the record with the status and reason of the outcome.
     pub(super) async fn end(self, done: &Result<(), ErrorResponse>) {
         let outcome = match done {
             Ok(()) => AuditOutcome { status: StatusCode::OK.as_u16(), reason: String::new() },
@@ -79,7 +79,7 @@ impl<'a> Change<'a> {
 
 /// The beginning of a path, and a sign where there is more.
 fn shown(path: &str) -> Cow<'_, str> {
-    match path.char_indices().nth(LONGEST) {
+    match path.char_indices().nth(MAX_PATH_CHARS) {
         Some((end, _)) => Cow::Owned(format!("{}…", &path[..end])),
         None => Cow::Borrowed(path),
     }
@@ -96,7 +96,7 @@ mod tests {
     #[test]
     fn a_long_path_is_cut() {
         assert_eq!(shown("/v2/models/iris/infer"), "/v2/models/iris/infer");
-        let long = format!("/{}", "é".repeat(LONGEST));
-        assert_eq!(shown(&long), format!("/{}…", "é".repeat(LONGEST - 1)));
+        let long = format!("/{}", "é".repeat(MAX_PATH_CHARS));
+        assert_eq!(shown(&long), format!("/{}…", "é".repeat(MAX_PATH_CHARS - 1)));
     }
 }

@@ -31,7 +31,7 @@ use hyper::{Request, body::Incoming, service::service_fn};
 use hyper_util::{rt::TokioIo, server::conn::auto};
 use tokio_util::sync::CancellationToken;
 
-use crate::{body::overdue::Watching, ingress::Ingress};
+use crate::{body::overdue::WatchedPart, ingress::Ingress};
 
 /// An event of one part of a connection.
 enum Event {
@@ -47,12 +47,12 @@ enum Event {
 
 /// Takes the streams of one connection from hyper.
 #[derive(Clone, Default)]
-pub(super) struct Begun {
+pub(super) struct StreamExecutor {
     streams: Arc<Mutex<Vec<BoxFuture<'static, Event>>>>,
     activity: Activity,
 }
 
-impl<F> hyper::rt::Executor<F> for Begun
+impl<F> hyper::rt::Executor<F> for StreamExecutor
 where
     F: Future<Output = ()> + Send + 'static,
 {
@@ -70,7 +70,7 @@ where
     }
 }
 
-impl Begun {
+impl StreamExecutor {
     pub(super) fn new(activity: Activity) -> Self {
         Self { streams: Arc::default(), activity }
     }
@@ -80,25 +80,25 @@ impl Begun {
     }
 }
 
-/// When connections end.
+/// The two ends of all connections of a listener: gentle, then at once.
 #[derive(Clone)]
-pub(super) struct Ends {
-    /// Take no more requests.
+pub(super) struct ShutdownSignals {
+    /// Cancelled to have connections take no more requests, and end after those that they have.
     pub(super) stopping: CancellationToken,
-    /// End now.
+    /// Cancelled to end connections with their requests.
     pub(super) cut: CancellationToken,
 }
 
-/// Serves one connection to its end. `begun` is the executor of `http`.
+/// Serves one connection to its end. `executor` runs the streams of `http`.
 pub(super) async fn serve(
-    http: auto::Builder<Begun>,
-    begun: Begun,
+    http: auto::Builder<StreamExecutor>,
+    executor: StreamExecutor,
     (greeted, client): (Greeted, Option<IpAddr>),
     ingress: Arc<Ingress>,
-    ends: Ends,
+    signals: ShutdownSignals,
 ) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
     let Greeted { stream, certificate, patience } = greeted;
-    let activity = begun.activity.clone();
+    let activity = executor.activity.clone();
     let silence = activity.clone().silence(patience);
     let service = service_fn(move |mut request: Request<Incoming>| {
         activity.request();
@@ -115,14 +115,14 @@ pub(super) async fn serve(
     let held = WriteBuffer::new(stream);
     let mut connection = pin!(http.serve_connection(TokioIo::new(held.clone()), service));
     // What hyper writes is held, and leaves by `held.send` alone.
-    // The ends are parts like streams, so that they are looked at when they come and not whenever something is read.
-    let signals = [
-        ends.stopping.cancelled_owned().map(|()| Event::Stop).boxed(),
-        ends.cut.cancelled_owned().map(|()| Event::Cut).boxed(),
+    // The signals are parts like streams, so that they are looked at when they come and not whenever something is read.
+    let events = [
+        signals.stopping.cancelled_owned().map(|()| Event::Stop).boxed(),
+        signals.cut.cancelled_owned().map(|()| Event::Cut).boxed(),
         silence.map(Event::Silent).boxed(),
     ];
-    let watching = |part: BoxFuture<'static, Event>| Watching::new(part, begun.activity.read_watch());
-    let mut parts = FuturesUnordered::from_iter(signals.map(watching));
+    let watching = |part: BoxFuture<'static, Event>| WatchedPart::new(part, executor.activity.read_watch());
+    let mut parts = FuturesUnordered::from_iter(events.map(watching));
     let turn = |cx: &mut Context<'_>| loop {
         let ended = connection.as_mut().poll(cx);
         // The message of an answer and its end leave in one write, and wake its reader once.
@@ -130,7 +130,7 @@ pub(super) async fn serve(
         if let Poll::Ready(ended) = ended {
             return Poll::Ready(ended);
         }
-        parts.extend(begun.take().into_iter().map(watching));
+        parts.extend(executor.take().into_iter().map(watching));
         let mut answered = false;
         while let Poll::Ready(event) = parts.poll_next_unpin(cx) {
             match event {
@@ -142,7 +142,7 @@ pub(super) async fn serve(
                 }
                 Some(Ok(Event::Silent(Inactivity::Idle | Inactivity::Unread))) => {
                     connection.as_mut().graceful_shutdown();
-                    parts.push(watching(begun.activity.clone().unread_still().map(|()| Event::Cut).boxed()));
+                    parts.push(watching(executor.activity.clone().unread_still().map(|()| Event::Cut).boxed()));
                     cx.waker().wake_by_ref();
                 }
                 Some(Ok(Event::Cut | Event::Silent(Inactivity::NoRequest))) | None => return Poll::Ready(Ok(())),
@@ -164,10 +164,10 @@ mod tests {
 
     #[test]
     fn a_stream_that_panics_has_ended_and_nothing_else_has() {
-        let begun = Begun::default();
-        begun.execute(async { panic!("in the body of an answer") });
-        begun.execute(async {});
-        let ended: Vec<_> = begun.take().into_iter().map(|stream| stream.now_or_never()).collect();
+        let executor = StreamExecutor::default();
+        executor.execute(async { panic!("in the body of an answer") });
+        executor.execute(async {});
+        let ended: Vec<_> = executor.take().into_iter().map(|stream| stream.now_or_never()).collect();
         assert!(matches!(ended[..], [Some(Event::Answered), Some(Event::Answered)]));
     }
 }

@@ -11,7 +11,7 @@ use prometheus_client::metrics::MetricType;
 
 use crate::{latency::Latency, metrics::counter, not_run::NotRun};
 
-/// The end of one attempt.
+/// The result of sending a request to another node once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum HopResult {
     /// With an answer, good or bad.
@@ -20,7 +20,7 @@ pub(crate) enum HopResult {
     NotRun,
     /// Nothing arrived there.
     NotSent,
-    /// The line broke.
+    /// The connection broke after the request was sent: it may have been run.
     Broken,
     /// The deadline passed, or the time that one endpoint gets.
     Late,
@@ -41,7 +41,7 @@ impl HopResult {
 
 /// The reason why a request was sent again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Again {
+pub(crate) enum RetryReason {
     NotSent,
     Broken,
     Late,
@@ -51,7 +51,7 @@ pub(crate) enum Again {
     Stopping,
 }
 
-impl Again {
+impl RetryReason {
     pub(crate) const ALL: [(Self, &'static str); 7] = [
         (Self::NotSent, "not_sent"),
         (Self::Broken, "broken"),
@@ -78,15 +78,15 @@ pub(crate) const REGIONS: [&str; 2] = ["other", "own"];
 /// Counts requests that were sent to other nodes.
 #[derive(Default)]
 pub(crate) struct Hops {
-    /// By region and result.
+    /// Attempts by region, as in [`REGIONS`], and by [`HopResult`].
     pub(crate) results: [[AtomicU64; HopResult::ALL.len()]; 2],
-    pub(crate) again: [AtomicU64; Again::ALL.len()],
+    pub(crate) retries: [AtomicU64; RetryReason::ALL.len()],
     /// From sending to the end of the answer, or of its part that is held back.
     pub(crate) took: Latency,
 }
 
 impl Hops {
-    /// One sending ended.
+    /// Counts an attempt at its end; `near`: in the gateway's own region.
     pub(crate) fn sent(&self, result: HopResult, near: bool, took: Duration) {
         self.results[usize::from(near)][result as usize].fetch_add(1, Relaxed);
         if result == HopResult::Answered {
@@ -95,19 +95,19 @@ impl Hops {
     }
 
     /// A request goes elsewhere.
-    pub(crate) fn again(&self, why: Again) {
-        self.again[why as usize].fetch_add(1, Relaxed);
+    pub(crate) fn retried(&self, why: RetryReason) {
+        self.retries[why as usize].fetch_add(1, Relaxed);
     }
 }
 
 /// Requests that other nodes sent here.
 #[derive(Default)]
-pub(crate) struct Served {
+pub(crate) struct ServedHops {
     run: AtomicU64,
     not_run: [AtomicU64; NotRun::ALL.len()],
 }
 
-impl Served {
+impl ServedHops {
     /// One was run, well or not.
     pub(crate) fn run(&self) {
         self.run.fetch_add(1, Relaxed);

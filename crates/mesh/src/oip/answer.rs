@@ -11,7 +11,7 @@ use super::{AnswerForm, classification::classify, json::write_string, parameter}
 /// An encoded answer: JSON, then blobs (binary outputs) that are the model's own buffers, to be written without a copy.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Encoded {
-    /// The JSON.
+    /// The JSON part, which comes first.
     pub json: Bytes,
     /// Binary outputs, in order. Empty when all is JSON.
     pub blobs: Vec<Bytes>,
@@ -27,7 +27,7 @@ impl Encoded {
         self.json.len() + self.blobs.iter().map(Bytes::len).sum::<usize>()
     }
 
-    /// The value of `Content-Type`.
+    /// The value of `Content-Type`: octet-stream with binary outputs, else JSON.
     #[must_use]
     pub const fn content_type(&self) -> &'static str {
         if self.binary { "application/octet-stream" } else { "application/json" }
@@ -136,7 +136,7 @@ pub fn error_body(message: &str, reason: &str, violations: &[Violation]) -> Vec<
     body
 }
 
-/// The same body with the id of the request.
+/// The body of an error with the field `request_id` added; a body that is no JSON object stays as it is.
 #[must_use]
 pub fn with_request_id(body: &[u8], id: &str) -> Vec<u8> {
     let Some(open) = body.strip_suffix(b"}") else { return body.to_vec() };

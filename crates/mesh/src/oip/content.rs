@@ -19,17 +19,17 @@ const FIRST_RESERVED: usize = 64 * 1024;
 
 /// The most that a body may grow by: numbers shrink to a tenth, images of one colour to a hundredth; what shrinks more is
 /// made to grow.
-const RATIO: usize = 200;
+const MAX_RATIO: usize = 200;
 
 /// A body that is no larger than this may have shrunk by any ratio.
-const FREE: usize = 1 << 20;
+const MIN_CHECKED_BYTES: usize = 1 << 20;
 
-/// A content coding.
+/// A content coding of request and answer bodies over REST (RFC 9110 §8.4.1).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Coding {
-    /// As it is.
+    /// No coding.
     Identity,
-    /// RFC 1952.
+    /// `gzip`, RFC 1952.
     Gzip,
     /// RFC 1950 (zlib), which is what HTTP calls deflate. Bare RFC 1951, which some clients send under that name, is read too.
     Deflate,
@@ -99,7 +99,7 @@ impl Coding {
 /// The codings that requests may have, for the `Accept-Encoding` of the answer to another one.
 pub const ACCEPTED: &str = "gzip, deflate";
 
-/// The decompressed body, or `TooLarge` as soon as it would have more than `limit` bytes, or more than [`RATIO`] times
+/// The decompressed body, or `TooLarge` as soon as it would have more than `limit` bytes, or more than [`MAX_RATIO`] times
 /// those that came. Identity costs nothing. `grow` is told the bytes that are about to be held, and may refuse them.
 pub fn decompress(
     body: Bytes,
@@ -115,7 +115,7 @@ pub fn decompress(
         Coding::Deflate if has_zlib_header(&body) => Box::new(ZlibDecoder::new(body.as_ref())),
         Coding::Deflate => Box::new(DeflateDecoder::new(body.as_ref())),
     };
-    let dense = body.len().saturating_mul(RATIO).max(FREE);
+    let dense = body.len().saturating_mul(MAX_RATIO).max(MIN_CHECKED_BYTES);
     let mut whole = Vec::with_capacity(FIRST_RESERVED.min(most));
     loop {
         if whole.len() == whole.capacity() {
@@ -134,7 +134,7 @@ pub fn decompress(
         }
         if whole.len() > dense {
             return Err(InferError::TooLarge(format!(
-                "the body is more than {RATIO} times as large once decompressed: send it with less compression"
+                "the body is more than {MAX_RATIO} times as large once decompressed: send it with less compression"
             )));
         }
         if (read as u64) < room {
@@ -254,7 +254,7 @@ mod tests {
         best.write_all(&vec![0; 8 << 20]).expect("a Vec takes everything");
         let (bomb, coding) = (Bytes::from(best.finish().expect("a Vec takes everything")), Coding::Gzip);
         assert!(matches!(decompress(bomb.clone(), coding, LIMIT), Err(InferError::TooLarge(_))));
-        assert!(bomb.len() * RATIO < 8 << 20, "it shrank by more than is credible");
+        assert!(bomb.len() * MAX_RATIO < 8 << 20, "it shrank by more than is credible");
         assert!(matches!(decompress(bomb.clone(), coding, ByteSize::mib(8)), Err(InferError::TooLarge(_))));
         let dense: Bytes =
             (0..4_u32 << 20).flat_map(|n| ((n / 8).wrapping_mul(2_654_435_761) as u16).to_le_bytes()).collect();

@@ -10,9 +10,9 @@ use super::{classification::classify, raw, shared::Range};
 /// A request and how it wants to be treated.
 #[derive(Debug, Clone, Default)]
 pub struct Decoded {
-    /// The request for the model.
+    /// The request for the model, without what is for the server.
     pub request: InferRequest,
-    /// The form of the answer.
+    /// The form in which the caller wants each output.
     pub form: AnswerForm,
     /// The options for the server rather than for the model.
     pub options: Options,
@@ -44,7 +44,7 @@ pub struct AnswerForm {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct OutputForm {
     pub(super) name: String,
-    /// `binary_data`.
+    /// The parameter `binary_data`; `None`: [`AnswerForm::binary`] decides.
     pub(super) binary: Option<bool>,
     pub(super) classification: Option<u32>,
     /// `shared_memory_region` and what goes with it: where the data is to be written.
@@ -103,7 +103,7 @@ impl AnswerForm {
         self.outputs.iter().any(|form| form.classification.is_some())
     }
 
-    /// Gives it the labels of the model.
+    /// Gives it the model's signature, whose labels name the classes that are wanted.
     pub fn label(&mut self, signature: Arc<Signature>) {
         self.signature = Some(signature);
     }
@@ -118,7 +118,7 @@ impl AnswerForm {
 }
 
 impl Decoded {
-    /// Adds a requested output.
+    /// Adds a requested output, and its form if it asks for one.
     pub(super) fn want(&mut self, output: OutputForm) {
         self.request.outputs.push(RequestedOutput { name: output.name.clone(), classification: output.classification });
         if output.binary.is_some() || output.classification.is_some() || output.shared.is_some() {
@@ -149,7 +149,7 @@ impl Decoded {
         Ok(())
     }
 
-    /// Refuses tensors of one name.
+    /// Refuses a request in which two inputs or two outputs have one name.
     pub(super) fn check_names(self) -> Result<Self, InferError> {
         let inputs = self.request.inputs.iter().map(|input| input.name.as_str());
         let outputs = self.request.outputs.iter().map(|output| output.name.as_str());

@@ -5,7 +5,7 @@ use half::{bf16, f16};
 
 use super::{
     json::{Scanner, Syntax},
-    number::NotWhole,
+    number::IntegerError,
 };
 
 /// The reason why a value is not an element of a datatype.
@@ -76,8 +76,8 @@ macro_rules! integers {
                 let Some(b'-' | b'0'..=b'9') = scanner.peek() else { return Err(Misfit::Kind("a number")) };
                 let value = match scanner.number()?.to_whole() {
                     Ok(value) => <$int>::try_from(value).ok(),
-                    Err(NotWhole::Huge) => None,
-                    Err(NotWhole::Fraction) => return Err(Misfit::Fraction(Datatype::$datatype)),
+                    Err(IntegerError::Huge) => None,
+                    Err(IntegerError::Fraction) => return Err(Misfit::Fraction(Datatype::$datatype)),
                 };
                 let value = value.ok_or(Misfit::Range(Datatype::$datatype, $range))?;
                 out.extend_from_slice(&value.to_le_bytes());

@@ -29,7 +29,7 @@ use super::{
     decoded::OutputForm,
     parameter::{self, classes},
     raw,
-    shared::{Named, Range},
+    shared::{Range, RangeParameters},
 };
 
 /// Decodes an inference. Raw contents stay slices of the message's buffer. `model_name` and `model_version` are the
@@ -95,13 +95,13 @@ fn read_shared(input: InferInputTensor) -> Result<(Tensor, Option<Range>), Infer
 }
 
 fn read_range(parameters: &HashMap<String, InferParameter>) -> Result<Option<Range>, InferError> {
-    let mut named = Named::default();
+    let mut range = RangeParameters::default();
     for (name, value) in parameters {
         if let Some(value) = from_message(value.clone()) {
-            named.take(name, &value)?;
+            range.take(name, &value)?;
         }
     }
-    named.range()
+    range.range()
 }
 
 fn read_output(output: InferRequestedOutputTensor) -> Result<OutputForm, InferError> {

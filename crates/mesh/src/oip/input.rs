@@ -10,7 +10,7 @@ use super::{
     parameter::{self, unsigned},
     raw,
     seen::{Field, SeenKeys},
-    shared::{Named, Range},
+    shared::{Range, RangeParameters},
     tensor_data,
 };
 
@@ -65,7 +65,7 @@ struct Input<'a> {
     data_at: Option<Scanner<'a>>,
     data: Option<Vec<u8>>,
     binary_size: Option<u64>,
-    shared: Named,
+    shared: RangeParameters,
 }
 
 /// Reads the input at the scanner, the `index`th of its request. One in shared memory has no data yet, and a range.
@@ -83,7 +83,7 @@ pub(super) fn read(
         data_at: None,
         data: None,
         binary_size: None,
-        shared: Named::default(),
+        shared: RangeParameters::default(),
     };
     scanner.object::<InferError>(|scanner, key| {
         match key {

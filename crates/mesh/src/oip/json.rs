@@ -34,12 +34,12 @@ pub(super) struct Scanner<'a> {
 }
 
 impl<'a> Scanner<'a> {
-    /// At the beginning of `text`.
+    /// A scanner at the beginning of `text`, which need not be UTF-8.
     pub(super) const fn new(text: &'a [u8]) -> Self {
         Self { text, at: 0, depth: 0 }
     }
 
-    /// A syntax error here.
+    /// The error that `expected` should stand at the current position.
     pub(super) const fn error(&self, expected: &'static str) -> Syntax {
         Syntax { at: self.at, expected }
     }
@@ -276,7 +276,7 @@ impl<'a> Scanner<'a> {
     }
 }
 
-/// Appends a JSON string.
+/// Appends `text` as a JSON string, with quotes and escapes.
 pub(super) fn write_string(out: &mut Vec<u8>, text: &str) {
     serde_json::to_writer(out, text).expect("a Vec takes everything, and a string is always JSON");
 }

@@ -5,10 +5,10 @@ use berth_spec::InferError;
 /// The header of the binary tensor extension: the number of bytes of the JSON part.
 pub const HEADER_LENGTH: &str = "inference-header-content-length";
 
-/// The layout of a (decompressed) body.
+/// The parts of a decompressed body of an inference.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Layout {
-    /// JSON and nothing else.
+    /// JSON alone: the request has no [`HEADER_LENGTH`].
     Json,
     /// This many bytes of JSON, then the blobs of the inputs that have `binary_data_size`, in their order.
     Binary {

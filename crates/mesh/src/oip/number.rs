@@ -17,7 +17,7 @@ const POWERS: [f64; 23] = [
 /// Digits that a `u64` holds whatever they are.
 const EXACT_DIGITS: usize = 19;
 
-/// A number as it was written.
+/// A number of a JSON text, scanned and not converted yet.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Number<'a> {
     /// All of it, for what the fast paths do not cover.
@@ -33,7 +33,7 @@ pub(super) struct Number<'a> {
 
 /// The reason why a number is not an integer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum NotWhole {
+pub(super) enum IntegerError {
     /// The number has a fraction.
     Fraction,
     /// The number is beyond ±2^127.
@@ -190,7 +190,7 @@ impl Number<'_> {
 
     /// The integer that it is, however it is written: `3`, `3.0`, `0.3e1`.
     #[inline]
-    pub(super) fn to_whole(self) -> Result<i128, NotWhole> {
+    pub(super) fn to_whole(self) -> Result<i128, IntegerError> {
         if self.exact && self.exponent == 0 {
             let magnitude = i128::from(self.mantissa);
             return Ok(if self.negative { -magnitude } else { magnitude });
@@ -199,7 +199,7 @@ impl Number<'_> {
     }
 
     #[cold]
-    fn to_whole_slowly(self) -> Result<i128, NotWhole> {
+    fn to_whole_slowly(self) -> Result<i128, IntegerError> {
         let mantissa = self.text.split(|byte| matches!(byte, b'e' | b'E')).next().unwrap_or_default();
         let mut digits: Vec<u8> = mantissa.iter().copied().filter(u8::is_ascii_digit).collect();
         let mut exponent = i64::from(self.exponent);
@@ -213,14 +213,14 @@ impl Number<'_> {
             return Ok(0);
         }
         if exponent < 0 {
-            return Err(NotWhole::Fraction);
+            return Err(IntegerError::Fraction);
         }
         let power = u32::try_from(exponent).ok().and_then(|exponent| 10_i128.checked_pow(exponent));
         let magnitude = digits
             .iter()
             .try_fold(0_i128, |value, &digit| value.checked_mul(10)?.checked_add(i128::from(digit - b'0')))
             .and_then(|value| value.checked_mul(power?))
-            .ok_or(NotWhole::Huge)?;
+            .ok_or(IntegerError::Huge)?;
         Ok(if self.negative { -magnitude } else { magnitude })
     }
 }

@@ -35,7 +35,7 @@ pub(super) fn take(decoded: &mut Decoded, name: &str, value: Parameter) -> Resul
     Ok(())
 }
 
-/// A parameter that must be a flag.
+/// Reads a parameter that must be true or false. Fails with its name.
 pub(super) fn flag(name: &str, value: &Parameter) -> Result<bool, InferError> {
     match *value {
         Parameter::Bool(flag) => Ok(flag),
@@ -53,7 +53,7 @@ pub(super) fn unsigned(name: &str, value: &Parameter, what: &'static str) -> Res
     .ok_or_else(|| wrong(name, what))
 }
 
-/// The number of classes of `classification`.
+/// Reads the parameter `classification`: the number of classes that are wanted.
 pub(super) fn classes(value: &Parameter) -> Result<u32, InferError> {
     let what = "a whole number from 1 to 2^32-1";
     let classes = unsigned("classification", value, what)?;

@@ -11,7 +11,7 @@ use super::{
     parameter::{self, flag},
     raw,
     seen::{Field, SeenKeys},
-    shared::Named,
+    shared::RangeParameters,
 };
 
 /// Decodes a decompressed body. `signature` is the model's: raw bodies are understood by it, the others do not need it.
@@ -81,7 +81,7 @@ fn decode_json(text: &[u8], mut blobs: Blobs) -> Result<Decoded, InferError> {
 }
 
 fn read_output(scanner: &mut Scanner<'_>) -> Result<OutputForm, InferError> {
-    let (mut output, mut shared) = (OutputForm::default(), Named::default());
+    let (mut output, mut shared) = (OutputForm::default(), RangeParameters::default());
     let mut seen = SeenKeys::default();
     scanner.object::<InferError>(|scanner, key| {
         match key {

@@ -8,7 +8,7 @@ use super::parameter::unsigned;
 /// A region of shared memory, as a client registers it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Region {
-    /// The client's name for it.
+    /// Name by which requests refer to it; the client chooses it.
     pub name: String,
     /// The name of the shared memory object, `shm_open`'s.
     pub key: String,
@@ -37,10 +37,10 @@ impl Region {
     }
 }
 
-/// A part of a region.
+/// The part of a region that holds one tensor.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Range {
-    /// The region's name.
+    /// Name of a registered region.
     pub region: String,
     /// Its beginning in the region, in bytes.
     pub offset: u64,
@@ -50,13 +50,13 @@ pub struct Range {
 
 /// The parameters of a tensor that name a range, while they come in.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Named {
+pub(super) struct RangeParameters {
     region: Option<String>,
     offset: Option<u64>,
     size: Option<u64>,
 }
 
-impl Named {
+impl RangeParameters {
     /// Takes a parameter, if it is one of these.
     pub(super) fn take(&mut self, name: &str, value: &Parameter) -> Result<(), InferError> {
         match name {

@@ -3,27 +3,27 @@
 use std::time::Duration;
 
 /// Requests that are let in at least: enough for the cores of a small machine to be busy while answers are written.
-const LEAST: u32 = 4;
+const MIN_IN_FLIGHT: u32 = 4;
 
 /// A model is busy all the time if requests take this many times as long as they do when it is not.
-const BUSY: f64 = 2.0;
+const BUSY_FACTOR: f64 = 2.0;
 
 /// The share of its highest rate that a model must reach; below it the bound is too small.
-const ENOUGH: f64 = 0.9;
+const MIN_PEAK_SHARE: f64 = 0.9;
 
 /// The most that a bound changes in one window: a wrong measurement costs at most a third of the rate, and a bound
 /// that is ten times wrong is right after six windows.
-const STEP: f64 = 1.5;
+const MAX_STEP: f64 = 1.5;
 
 /// The part by which what is thought normal follows what is seen, where that is slower: it doubles in some seventy windows, and a
 /// queue fills up in less.
-const FOLLOW: f64 = 0.01;
+const NORMAL_GAIN: f64 = 0.01;
 
 /// The part of the highest rate that is forgotten in each window: half of it in some 35. Longer than rates swing by
 /// chance, and a model that has become slower is soon judged by its new rate.
-const FORGET: f64 = 0.02;
+const PEAK_DECAY: f64 = 0.02;
 
-/// Sums of one window.
+/// The requests of one model that ended in a window.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Window {
     pub(super) took: Duration,
@@ -33,7 +33,7 @@ pub(super) struct Window {
     pub(super) mean: Duration,
     /// Requests that were refused because of the bound, or because the queue was full.
     pub(super) refused: u64,
-    /// Requests in flight at its end.
+    /// Requests that were under way when it ended.
     pub(super) in_flight: u32,
 }
 
@@ -57,7 +57,7 @@ enum State {
     },
 }
 
-/// Memory of one model.
+/// The decision on one model's bound, with what it remembers of earlier windows.
 #[derive(Debug, Default)]
 pub(super) struct Brain {
     state: State,
@@ -71,20 +71,20 @@ impl Brain {
         let mean = window.mean.as_secs_f64();
         let rate = window.runs as f64 / window.took.as_secs_f64().max(1e-9);
         let normal = self.learn(mean);
-        let busy = mean > BUSY * normal;
+        let busy = mean > BUSY_FACTOR * normal;
         let too_long = max_wait.is_some_and(|most| mean - normal > most.as_secs_f64());
         // The time that requests take at most: as long again as without a storm, unless somebody says how long.
         let most = normal + max_wait.map_or(normal, |most| most.as_secs_f64());
         self.state = match self.state {
             State::Calm if too_long || (window.refused > 0 && busy) => {
-                State::Shedding { bound: (rate * most).max(f64::from(LEAST)), peak: rate }
+                State::Shedding { bound: (rate * most).max(f64::from(MIN_IN_FLIGHT)), peak: rate }
             }
             State::Calm => State::Calm,
             State::Shedding { .. } if window.refused == 0 => State::Calm,
             State::Shedding { bound, peak } => {
-                let peak = (peak * (1.0 - FORGET)).max(rate);
-                let wanted = if rate < ENOUGH * peak { bound * STEP } else { rate * most };
-                let next = wanted.clamp(bound / STEP, bound * STEP).max(f64::from(LEAST));
+                let peak = (peak * (1.0 - PEAK_DECAY)).max(rate);
+                let wanted = if rate < MIN_PEAK_SHARE * peak { bound * MAX_STEP } else { rate * most };
+                let next = wanted.clamp(bound / MAX_STEP, bound * MAX_STEP).max(f64::from(MIN_IN_FLIGHT));
                 State::Shedding { bound: next, peak }
             }
         };
@@ -92,7 +92,7 @@ impl Brain {
             State::Calm => None,
             State::Shedding { bound, .. } => Some(bound.ceil().min(f64::from(u32::MAX - 1)) as u32),
         };
-        let each = (busy && window.in_flight > LEAST).then(|| Duration::from_secs_f64(1.0 / rate.max(1e-3)));
+        let each = (busy && window.in_flight > MIN_IN_FLIGHT).then(|| Duration::from_secs_f64(1.0 / rate.max(1e-3)));
         Decision { bound, each }
     }
 
@@ -108,7 +108,7 @@ impl Brain {
         let calm = matches!(self.state, State::Calm);
         let normal = match () {
             () if mean < before => mean,
-            () if calm => before + (mean - before).min(before) * FOLLOW,
+            () if calm => before + (mean - before).min(before) * NORMAL_GAIN,
             () => before,
         };
         self.normal = Some(normal);

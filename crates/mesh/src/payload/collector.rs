@@ -6,9 +6,9 @@ use bytes::{Buf as _, Bytes};
 use super::tap::Kind;
 
 /// A gRPC message's flag and length.
-const PREFIX: usize = 5;
+const FRAME_PREFIX: usize = 5;
 
-/// Collects pieces of a body.
+/// Collects a body, or the first message of it, up to a bound.
 #[derive(Debug)]
 pub(super) struct Collector {
     kind: Kind,
@@ -20,9 +20,9 @@ pub(super) struct Collector {
     too_long: bool,
 }
 
-/// The data of a payload.
+/// The result of a [`Collector`].
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Collected {
+pub(super) enum CollectedBody {
     /// All of it, without its frame.
     Data(Vec<Bytes>),
     /// More than is kept.
@@ -32,7 +32,7 @@ pub(super) enum Collected {
 }
 
 impl Collector {
-    /// Keeps at most `most` bytes.
+    /// A collector that keeps at most `most` bytes; a longer body counts as too large.
     pub(super) fn new(kind: Kind, most: usize) -> Self {
         Self { kind, kept: KeptPieces::default(), length: 0, most, needed: None, too_long: false }
     }
@@ -44,11 +44,11 @@ impl Collector {
         }
         self.length += piece.len();
         self.kept.add(piece);
-        if self.kind == Kind::Messages && self.needed.is_none() && self.length >= PREFIX {
-            let prefix: Vec<u8> = self.kept.pieces().iter().flatten().take(PREFIX).copied().collect();
-            self.needed = Some(PREFIX.saturating_add((&prefix[1..]).get_u32() as usize));
+        if self.kind == Kind::Messages && self.needed.is_none() && self.length >= FRAME_PREFIX {
+            let prefix: Vec<u8> = self.kept.pieces().iter().flatten().take(FRAME_PREFIX).copied().collect();
+            self.needed = Some(FRAME_PREFIX.saturating_add((&prefix[1..]).get_u32() as usize));
         }
-        if self.needed.unwrap_or(self.length) > self.most.saturating_add(PREFIX) {
+        if self.needed.unwrap_or(self.length) > self.most.saturating_add(FRAME_PREFIX) {
             self.too_long = true;
             self.kept = KeptPieces::default();
         }
@@ -60,24 +60,24 @@ impl Collector {
     }
 
     /// Gives what was collected of a body that is at its end, or of which no more is wanted.
-    pub(super) fn finish(&mut self) -> Collected {
+    pub(super) fn finish(&mut self) -> CollectedBody {
         let mut pieces = std::mem::take(&mut self.kept).pieces().to_vec();
         match (self.too_long, self.kind, self.needed) {
-            (true, _, _) => Collected::TooLong,
-            (false, Kind::Whole, _) => Collected::Data(pieces),
+            (true, _, _) => CollectedBody::TooLong,
+            (false, Kind::Whole, _) => CollectedBody::Data(pieces),
             (false, Kind::Messages, Some(needed)) if self.length >= needed => {
                 cut(&mut pieces, needed);
-                Collected::Data(pieces)
+                CollectedBody::Data(pieces)
             }
-            (false, Kind::Messages, None) if self.length == 0 => Collected::Data(pieces),
-            (false, Kind::Messages, _) => Collected::Part,
+            (false, Kind::Messages, None) if self.length == 0 => CollectedBody::Data(pieces),
+            (false, Kind::Messages, _) => CollectedBody::Part,
         }
     }
 }
 
-/// Leaves the message: bytes `PREFIX..needed`.
+/// Leaves the message: bytes `FRAME_PREFIX..needed`.
 fn cut(pieces: &mut Vec<Bytes>, needed: usize) {
-    let (mut skip, mut left) = (PREFIX, needed - PREFIX);
+    let (mut skip, mut left) = (FRAME_PREFIX, needed - FRAME_PREFIX);
     for piece in pieces.iter_mut() {
         let skipped = skip.min(piece.len());
         piece.advance(skipped);
@@ -116,9 +116,9 @@ mod tests {
             }
             let expected = (first.len() <= most).then_some(first);
             let found = match collector.finish() {
-                Collected::Data(pieces) => Some(pieces.concat()),
-                Collected::TooLong => None,
-                Collected::Part => panic!("all of it came"),
+                CollectedBody::Data(pieces) => Some(pieces.concat()),
+                CollectedBody::TooLong => None,
+                CollectedBody::Part => panic!("all of it came"),
             };
             prop_assert_eq!(found, expected);
         }
@@ -128,10 +128,10 @@ mod tests {
     fn bodies_that_are_no_messages_are_whole() {
         let mut collector = Collector::new(Kind::Whole, 6);
         assert!(!collector.add(&Bytes::from_static(b"ab")) && !collector.add(&Bytes::from_static(b"cd")));
-        assert_eq!(collector.finish(), Collected::Data(vec!["ab".into(), "cd".into()]));
+        assert_eq!(collector.finish(), CollectedBody::Data(vec!["ab".into(), "cd".into()]));
         let mut cut = Collector::new(Kind::Messages, 6);
         assert!(!cut.add(&Bytes::from_static(&[0, 0, 0, 0, 2, 1])));
-        assert_eq!(cut.finish(), Collected::Part);
-        assert_eq!(Collector::new(Kind::Messages, 6).finish(), Collected::Data(Vec::new()), "no message at all");
+        assert_eq!(cut.finish(), CollectedBody::Part);
+        assert_eq!(Collector::new(Kind::Messages, 6).finish(), CollectedBody::Data(Vec::new()), "no message at all");
     }
 }

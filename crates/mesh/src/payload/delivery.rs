@@ -22,19 +22,19 @@ use crate::{offload, watch::name_of};
 
 /// Payloads that are posted to one service at a time: at 10 ms for each, 800 per second, without crowding a small
 /// service.
-const AT_ONCE: usize = 8;
+const MAX_CONCURRENT_POSTS: usize = 8;
 
 /// The longest that a service may take for one: one that hangs gives its turn back.
-const PATIENCE: Duration = Duration::from_secs(10);
+const POST_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The time for payloads that wait when the gateway ends; shorter than the time that connections get then.
-const LAST: Duration = Duration::from_secs(3);
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// The least time between two messages about a service that fails: it fails for every payload.
-const BETWEEN: Duration = Duration::from_secs(60);
+const WARNING_INTERVAL: Duration = Duration::from_secs(60);
 
 /// The most characters of one header's value in the log. A client chooses it.
-const LONGEST_VALUE: usize = 256;
+const MAX_VALUE_CHARS: usize = 256;
 
 /// The end of one processor's queue.
 #[derive(Debug)]
@@ -63,7 +63,7 @@ impl Delivery {
         let Self { name, to, log_headers, waiting, counted } = self;
         let last = async {
             stop.cancelled().await;
-            tokio::time::sleep(LAST).await;
+            tokio::time::sleep(DRAIN_TIMEOUT).await;
         };
         let payloads = futures::stream::unfold((waiting, stop.clone()), async |(mut waiting, stop)| {
             let next = tokio::select! {
@@ -87,7 +87,9 @@ impl Delivery {
                         .await;
                 }
                 Destination::Http(url) => match Service::new(&name, url, counted) {
-                    Ok(service) => payloads.for_each_concurrent(AT_ONCE, |waiting| service.post(waiting)).await,
+                    Ok(service) => {
+                        payloads.for_each_concurrent(MAX_CONCURRENT_POSTS, |waiting| service.post(waiting)).await
+                    }
                     Err(error) => {
                         tracing::error!(event = "payloads_undelivered", processor = name, %error, "no HTTP client");
                     }
@@ -124,7 +126,7 @@ fn named(metadata: &HeaderMap, headers: &[(HeaderName, String)]) -> String {
         let decoded = header.as_str().ends_with("-bin").then(|| LENIENT.decode(bytes).ok()).flatten();
         let text = String::from_utf8_lossy(decoded.as_deref().unwrap_or(bytes));
         // A client must not make lines of its own.
-        let shown: String = text.chars().take(LONGEST_VALUE).flat_map(char::escape_debug).collect();
+        let shown: String = text.chars().take(MAX_VALUE_CHARS).flat_map(char::escape_debug).collect();
         Some(format!("{name}={shown}"))
     };
     headers.iter().filter_map(one).collect::<Vec<_>>().join(", ")
@@ -143,7 +145,7 @@ struct Service {
 impl Service {
     fn new(name: &str, url: Url, counted: DeliveryCounts) -> Result<Self, reqwest::Error> {
         // Payloads go where somebody said, and nowhere else.
-        let client = Client::builder().timeout(PATIENCE).redirect(Policy::none()).build()?;
+        let client = Client::builder().timeout(POST_TIMEOUT).redirect(Policy::none()).build()?;
         Ok(Self { name: name.to_owned(), url, client, counted, told: Mutex::default() })
     }
 
@@ -174,7 +176,7 @@ impl Service {
     fn complain(&self, why: &str) {
         let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
         told.1 += 1;
-        if told.0.is_none_or(|at| at.elapsed() >= BETWEEN) {
+        if told.0.is_none_or(|at| at.elapsed() >= WARNING_INTERVAL) {
             tracing::warn!(
                 event = "payloads_failed",
                 processor = self.name,
@@ -193,7 +195,7 @@ fn why(error: &reqwest::Error) -> String {
     while let Some(source) = cause.source() {
         cause = source;
     }
-    if error.is_timeout() { format!("it took longer than {PATIENCE:?}") } else { cause.to_string() }
+    if error.is_timeout() { format!("it took longer than {POST_TIMEOUT:?}") } else { cause.to_string() }
 }
 
 #[cfg(test)]
@@ -213,6 +215,6 @@ mod tests {
         assert_eq!(named(&metadata, &asked), r"tx=7, user=ê\nx, bad=!");
         assert_eq!(named(&metadata, &[]), "");
         metadata.insert("txid", HeaderValue::from_str(&"x".repeat(1_000)).expect("a value"));
-        assert_eq!(named(&metadata, &asked[..1]).len(), "tx=".len() + LONGEST_VALUE);
+        assert_eq!(named(&metadata, &asked[..1]).len(), "tx=".len() + MAX_VALUE_CHARS);
     }
 }

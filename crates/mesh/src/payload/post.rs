@@ -30,7 +30,7 @@ struct Document<'p> {
     metadata: BTreeMap<&'p str, String>,
 }
 
-/// The document of a payload.
+/// The JSON document that is posted for a payload; its data is in base64.
 pub(super) fn document(payload: &Payload) -> Vec<u8> {
     let mut metadata = BTreeMap::new();
     for (name, value) in &payload.metadata {

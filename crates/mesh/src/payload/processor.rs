@@ -14,14 +14,14 @@ pub struct Processor {
     method: Option<String>,
 }
 
-/// A destination of payloads.
+/// The place that a processor's URI names.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Destination {
     Log,
     Http(Url),
 }
 
-/// A URI that names no processor.
+/// The error of a URI that names no processor, with the schemes that there are.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 #[error("{uri:?} names no payload processor: {why}")]
 pub struct NoProcessor {

@@ -11,11 +11,11 @@ use prometheus_client::{
 };
 use tokio::sync::mpsc;
 
-use super::{HEAD, Payload, Processor};
+use super::{MAX_METADATA_BYTES, Payload, Processor};
 
 type Labels = [(&'static str, String); 2];
 
-/// The counters of all processors.
+/// Counters of payloads by processor and result.
 #[derive(Debug, Default)]
 pub(super) struct Counts(Family<Labels, Counter>);
 
@@ -47,7 +47,7 @@ impl Counts {
 pub(super) struct DeliveryCounts {
     pub(super) delivered: Counter,
     pub(super) failed: Counter,
-    /// The queue was full.
+    /// Payloads that were dropped because the queue was full.
     pub(super) dropped: Counter,
     /// Longer than all that may wait.
     pub(super) too_long: Counter,
@@ -63,7 +63,7 @@ pub(super) struct Queue {
     pub(super) counted: DeliveryCounts,
 }
 
-/// A payload that waits, and its room.
+/// A payload that waits for its processor. Its room in the queue is free again when it is dropped.
 #[derive(Debug)]
 pub(super) struct QueuedPayload {
     pub(super) payload: Arc<Payload>,
@@ -95,10 +95,10 @@ impl Queue {
 
     /// Queues a payload, if there is room.
     pub(super) fn offer(&self, payload: &Arc<Payload>) {
-        let taken = payload.length() + HEAD;
+        let taken = payload.length() + MAX_METADATA_BYTES;
         let before = self.bytes.fetch_add(taken, Relaxed);
         let room = QueueRoom { bytes: Arc::clone(&self.bytes), taken };
-        if before + taken > self.most.saturating_add(HEAD)
+        if before + taken > self.most.saturating_add(MAX_METADATA_BYTES)
             || self.sender.try_send(QueuedPayload { payload: Arc::clone(payload), _room: room }).is_err()
         {
             self.counted.dropped.inc();
@@ -129,8 +129,8 @@ mod tests {
     fn what_does_not_fit_is_dropped_and_counted() {
         let counted = Counts::default().of("logger");
         let processor: Processor = "logger://*".parse().expect("a processor");
-        let (queue, mut receiver) = Queue::new(processor, (3 * HEAD, 2), counted);
-        queue.offer(&payload(3 * HEAD));
+        let (queue, mut receiver) = Queue::new(processor, (3 * MAX_METADATA_BYTES, 2), counted);
+        queue.offer(&payload(3 * MAX_METADATA_BYTES));
         queue.offer(&payload(0));
         assert_eq!(queue.counted.dropped.get(), 1, "the second has no room in bytes");
         drop(receiver.try_recv().expect("the first"));

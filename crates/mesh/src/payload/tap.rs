@@ -13,18 +13,18 @@ use http::HeaderMap;
 use tonic::Code;
 
 use super::{
-    Payload, SECRETS,
-    collector::{Collected, Collector},
+    Payload, SECRET_HEADERS,
+    collector::{CollectedBody, Collector},
     queue::Queue,
 };
 use crate::watch::{Watch, code_of, is_grpc, status};
 
-/// The form of a body.
+/// The form of a body: how its pieces make payloads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// gRPC messages, framed.
+    /// gRPC messages, each with its frame.
     Messages,
-    /// One document.
+    /// One document: all of the body.
     Whole,
 }
 
@@ -50,18 +50,18 @@ impl Exchange {
         self.queues.iter().map(|queue| queue.most).max().unwrap_or_default()
     }
 
-    fn tell(&self, mut metadata: HeaderMap, collected: Collected, code: Option<Code>) {
+    fn tell(&self, mut metadata: HeaderMap, collected: CollectedBody, code: Option<Code>) {
         let data = match collected {
-            Collected::Data(data) => data,
-            Collected::Part => Vec::new(),
-            Collected::TooLong => {
+            CollectedBody::Data(data) => data,
+            CollectedBody::Part => Vec::new(),
+            CollectedBody::TooLong => {
                 self.queues.iter().for_each(|queue| {
                     queue.counted.too_long.inc();
                 });
                 return;
             }
         };
-        for secret in &SECRETS {
+        for secret in &SECRET_HEADERS {
             metadata.remove(secret);
         }
         let (model, alias, method) = (Arc::clone(&self.model), self.alias.clone(), Arc::clone(&self.method));
@@ -72,7 +72,7 @@ impl Exchange {
     }
 }
 
-/// The taps of a request and of its answer.
+/// The copy that processors get of a request and of its answer, before either has begun.
 #[derive(Debug)]
 pub(crate) struct Tap {
     pub(super) exchange: Arc<Exchange>,
@@ -80,7 +80,7 @@ pub(crate) struct Tap {
 }
 
 impl Tap {
-    /// One for the request, one for the answer.
+    /// The taps of the two bodies, which go different ways.
     pub(crate) fn split(self) -> (RequestTap, ResponseTap) {
         let most = self.exchange.most();
         let collector = Collector::new(Kind::of(&self.metadata), most);
@@ -104,14 +104,14 @@ pub(crate) struct RequestTap {
 }
 
 impl RequestTap {
-    /// A piece of the body.
+    /// Takes in a piece of the body as it passes.
     pub(crate) fn piece(&mut self, piece: &Bytes) {
         if !self.told && self.collector.add(piece) {
             self.tell();
         }
     }
 
-    /// The body is at its end.
+    /// Hands the payload over: the body is at its end.
     pub(crate) fn end(&mut self) {
         if !self.told {
             self.tell();
@@ -127,7 +127,7 @@ impl RequestTap {
 impl Drop for RequestTap {
     fn drop(&mut self) {
         if !self.told {
-            self.exchange.tell(std::mem::take(&mut self.metadata), Collected::Part, None);
+            self.exchange.tell(std::mem::take(&mut self.metadata), CollectedBody::Part, None);
         }
     }
 }

@@ -15,14 +15,14 @@ use crate::{
 };
 
 /// Held until the request and its answer are done.
-pub(crate) struct Metered {
+pub(crate) struct MeteredRequest {
     principal: Option<(Arc<Account>, UseLimits)>,
     model: Option<(Arc<DeploymentState>, UseLimits)>,
     /// Bytes of the body that its head announced, and that were counted then.
     announced: u64,
 }
 
-impl Metered {
+impl MeteredRequest {
     /// Counts a request; `None` where nothing limits it, which costs nothing.
     pub(crate) fn enter(
         (accounts, totals): (&Accounts, &Totals),
@@ -69,7 +69,7 @@ impl Metered {
     }
 }
 
-impl Drop for Metered {
+impl Drop for MeteredRequest {
     fn drop(&mut self) {
         if let Some((account, _)) = &self.principal {
             account.meter.leave();

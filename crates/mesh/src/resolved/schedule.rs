@@ -6,7 +6,7 @@
 //! away from its share; in any window of picks, less than two.
 
 /// The most picks after which a schedule repeats: shares are kept to a thousandth, and a schedule takes 2 KB at most.
-const LONGEST: u64 = 1_000;
+const MAX_PICKS: u64 = 1_000;
 
 /// Picks in order, as indices.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -37,7 +37,7 @@ impl Schedule {
         Some(Self(order.collect()))
     }
 
-    /// The pick with this number.
+    /// The position of the target that gets the request with this number; repeats after the last pick.
     pub(crate) fn at(&self, number: u32) -> usize {
         usize::from(self.0[number as usize % self.0.len()])
     }
@@ -48,10 +48,10 @@ fn scaled(weights: &[u32]) -> Vec<u64> {
     let gcd = weights.iter().copied().map(u64::from).fold(0, gcd).max(1);
     let reduced: Vec<u64> = weights.iter().map(|weight| u64::from(*weight) / gcd).collect();
     let total: u64 = reduced.iter().sum();
-    if total <= LONGEST {
+    if total <= MAX_PICKS {
         return reduced;
     }
-    let share = |weight: &u64| if *weight == 0 { 0 } else { (weight * LONGEST).div_ceil(total) };
+    let share = |weight: &u64| if *weight == 0 { 0 } else { (weight * MAX_PICKS).div_ceil(total) };
     reduced.iter().map(share).collect()
 }
 

@@ -29,7 +29,7 @@ const WITHOUT_ALIASES: [u8; 8] = *b"berthrt\x02";
 
 /// The reason why a file is not read.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum Unreadable {
+pub(super) enum FormatError {
     #[error("it is no file of routes of this version")]
     Foreign,
     #[error("it is damaged: {0}")]
@@ -128,13 +128,13 @@ pub(super) fn encode(routes: &Routes, me: &WorkerId) -> Vec<u8> {
 }
 
 /// The whole change that leads to what was kept.
-pub(super) fn decode(bytes: &[u8]) -> Result<RouteChange, Unreadable> {
-    let (magic, body) = bytes.split_at_checked(MAGIC.len()).ok_or(Unreadable::Foreign)?;
+pub(super) fn decode(bytes: &[u8]) -> Result<RouteChange, FormatError> {
+    let (magic, body) = bytes.split_at_checked(MAGIC.len()).ok_or(FormatError::Foreign)?;
     let (has_aliases, has_limits) = match magic {
         magic if magic == MAGIC => (true, true),
         magic if magic == WITHOUT_LIMITS => (true, false),
         magic if magic == WITHOUT_ALIASES => (false, false),
-        _ => return Err(Unreadable::Foreign),
+        _ => return Err(FormatError::Foreign),
     };
     let (KeptTable { planned, expected, ready, missing, routes }, rest) = postcard::take_from_bytes(body)?;
     let (aliases, rest): (Vec<KeptAlias>, _) =
@@ -321,8 +321,8 @@ mod tests {
         let resolver = Resolver { me: me.clone(), replicas: Arc::new(LocalReplicas::default()), remotes: None };
         Applier::new(Arc::clone(&routes), resolver).apply(change.clone()).expect("it is whole");
         assert_eq!(decode(&encode(&routes, &me)).expect("readable"), change);
-        assert!(matches!(decode(b"berthrt\x01"), Err(Unreadable::Foreign)));
-        assert!(matches!(decode(b""), Err(Unreadable::Foreign)));
+        assert!(matches!(decode(b"berthrt\x01"), Err(FormatError::Foreign)));
+        assert!(matches!(decode(b""), Err(FormatError::Foreign)));
     }
 
     proptest! {

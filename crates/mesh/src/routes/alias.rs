@@ -19,7 +19,7 @@ use berth_spec::{
 
 use crate::{deployment::DeploymentState, metrics::Outcome, rendezvous, resolved::schedule::Schedule, routes::Routes};
 
-/// One alias.
+/// An alias, with its targets as they are now.
 pub(crate) struct AliasState {
     pub(crate) name: DeploymentName,
     /// The name as responses carry it.
@@ -54,7 +54,7 @@ pub(crate) struct AliasTarget {
 pub(crate) struct AliasCounters([AtomicU64; 3]);
 
 /// The alias by which a request came.
-pub(crate) struct Via {
+pub(crate) struct ResolvedAlias {
     pub(crate) alias: Arc<AliasState>,
     pub(crate) counters: Arc<AliasCounters>,
     /// A hash of the property that requests of the alias keep together by.
@@ -65,7 +65,7 @@ impl AliasCounters {
     /// The results that are counted, in words.
     pub(crate) const RESULTS: [&'static str; 3] = ["ok", "client_error", "server_error"];
 
-    /// Counts a request.
+    /// Counts a request that was given to the target, at its end.
     pub(crate) fn record(&self, outcome: Outcome) {
         self.0[outcome.result() as usize].fetch_add(1, Relaxed);
     }
@@ -141,7 +141,7 @@ impl AliasState {
         self: &Arc<Self>,
         (key, version): (Option<u64>, Option<&str>),
         routes: &Routes,
-    ) -> Result<(Arc<DeploymentState>, Via), InferError> {
+    ) -> Result<(Arc<DeploymentState>, ResolvedAlias), InferError> {
         let targets = self.targets();
         let picked = targets.pick(key, || self.draws.fetch_add(1, Relaxed));
         let has = |target: &&AliasTarget| routes.peek(&target.name).is_some_and(|entry| entry.knows(version).is_ok());
@@ -153,16 +153,16 @@ impl AliasState {
         // One that was deleted at this moment leaves its share to another.
         let found = picked.and_then(found).or_else(|| targets.list.iter().find_map(found));
         let (entry, counters) = found.ok_or_else(|| self.leads_nowhere())?;
-        Ok((entry, Via { alias: Arc::clone(self), counters, key }))
+        Ok((entry, ResolvedAlias { alias: Arc::clone(self), counters, key }))
     }
 
     /// The deployment that stands for all of them in descriptions: the one with the largest share, of several the first.
-    pub(crate) fn main(self: &Arc<Self>, routes: &Routes) -> Result<(Arc<DeploymentState>, Via), InferError> {
+    pub(crate) fn main(self: &Arc<Self>, routes: &Routes) -> Result<(Arc<DeploymentState>, ResolvedAlias), InferError> {
         let targets = self.targets();
         let main = self.heaviest(&targets, |target| target.exists);
         let found = main.and_then(|target| Some((routes.find(target.name.key())?, Arc::clone(&target.counters))));
         let (entry, counters) = found.ok_or_else(|| self.leads_nowhere())?;
-        Ok((entry, Via { alias: Arc::clone(self), counters, key: None }))
+        Ok((entry, ResolvedAlias { alias: Arc::clone(self), counters, key: None }))
     }
 
     fn heaviest<'a>(
@@ -173,7 +173,7 @@ impl AliasState {
         targets.list.iter().rev().filter(which).max_by_key(|target| target.weight)
     }
 
-    /// The error of an alias without a deployment.
+    /// The error for a request to an alias none of whose targets exists.
     pub(crate) fn leads_nowhere(&self) -> InferError {
         let targets = self.targets();
         let names: Vec<&str> = targets.list.iter().map(|target| target.name.as_str()).collect();

@@ -50,7 +50,7 @@ impl ColdRoute {
         plain.then(|| Self { terms: Arc::clone(terms), hash: version.revision.hash_bytes(), weight })
     }
 
-    /// The state of the deployment of this name.
+    /// Makes the state that requests for the deployment share.
     pub(super) fn state(&self, name: &DeploymentName) -> Arc<DeploymentState> {
         let target = Target::cold(RevisionId::with_hash(name.clone(), self.hash));
         let resolved = Resolved::cold(target, self.weight, Arc::clone(&self.terms));
@@ -87,7 +87,7 @@ mod tests {
     };
 
     use super::*;
-    use crate::resolved::Wanted;
+    use crate::resolved::RevisionSelector;
 
     fn route(change: impl FnOnce(&mut Route)) -> Route {
         let deployment = DeploymentName::new("iris").expect("a name");
@@ -128,11 +128,11 @@ mod tests {
             assert_eq!(resolved.targets[0].revision, route.versions[0].revision);
             assert_eq!(resolved.split.len(), usize::from(shared));
             assert_eq!(
-                resolved.pick(Wanted::default(), || 0).is_ok(),
+                resolved.pick(RevisionSelector::default(), || 0).is_ok(),
                 shared,
                 "a route that shares nothing out is a miss"
             );
-            assert!(resolved.pick(Wanted::of(Some("2")), || 0).is_err());
+            assert!(resolved.pick(RevisionSelector::of(Some("2")), || 0).is_err());
         }
     }
 

@@ -13,8 +13,8 @@ use serde_json::json;
 use tokio_stream::StreamExt as _;
 
 use crate::{
-    cluster::town::Town,
-    fixture::{Echo, House, cold, delta, name, revision, warm},
+    cluster::nodes::TestCluster,
+    fixture::{Echo, TestGateway, cold, delta, name, revision, warm},
     grpc,
 };
 
@@ -23,18 +23,18 @@ fn alias(called: &str, targets: &[(&str, u32)], sticky: Stickiness) -> AliasRout
     AliasRoute { name: name(called), targets, sticky }
 }
 
-async fn set(house: &mut House, aliases: Vec<AliasRoute>) {
-    house.change(RouteChange { aliases, ..delta() }).await;
+async fn set(gateway: &mut TestGateway, aliases: Vec<AliasRoute>) {
+    gateway.change(RouteChange { aliases, ..delta() }).await;
 }
 
 /// Two deployments that are ready, with an alias over them and one that is not declared.
-async fn house(sticky: Stickiness) -> (House, Arc<Echo>, Arc<Echo>) {
-    let mut house = House::new();
+async fn gateway(sticky: Stickiness) -> (TestGateway, Arc<Echo>, Arc<Echo>) {
+    let mut gateway = TestGateway::new();
     let (one, two) = (Echo::open(), Echo::open());
-    house.serve("v1", "1", Arc::clone(&one)).await;
-    house.serve("v2", "1", Arc::clone(&two)).await;
-    set(&mut house, vec![alias("live", &[("v1", 3), ("v2", 1), ("v3", 4)], sticky)]).await;
-    (house, one, two)
+    gateway.serve("v1", "1", Arc::clone(&one)).await;
+    gateway.serve("v2", "1", Arc::clone(&two)).await;
+    set(&mut gateway, vec![alias("live", &[("v1", 3), ("v2", 1), ("v3", 4)], sticky)]).await;
+    (gateway, one, two)
 }
 
 fn body(user: &str) -> String {
@@ -44,17 +44,17 @@ fn body(user: &str) -> String {
 
 #[tokio::test]
 async fn shares_are_smooth_and_answers_bear_the_name_that_was_asked_for() {
-    let (house, _, _) = house(Stickiness::None).await;
+    let (gateway, _, _) = gateway(Stickiness::None).await;
     let mut chosen = Vec::new();
     for _ in 0..8 {
-        let answer = house.infer("live", &[]).await;
+        let answer = gateway.infer("live", &[]).await;
         assert_eq!((answer.status.as_u16(), &answer.json()["model_name"]), (200, &json!("live")));
         chosen.push(answer.header("berth-deployment").to_owned());
     }
     for part in chosen.chunks(4) {
         assert_eq!(part.iter().filter(|deployment| *deployment == "v1").count(), 3, "{chosen:?}");
     }
-    let mut client = grpc::client(&house).await;
+    let mut client = grpc::client(&gateway).await;
     for _ in 0..4 {
         let answer = client.model_infer(grpc::infer("live", "7")).await.expect("an answer");
         assert!(answer.metadata().contains_key("berth-deployment"));
@@ -66,7 +66,7 @@ async fn shares_are_smooth_and_answers_bear_the_name_that_was_asked_for() {
         assert_eq!(answer.expect("an answer").infer_response.expect("no error").model_name, "live");
     }
     let mut text = String::new();
-    encode(&mut text, &house.registry).expect("a String takes everything");
+    encode(&mut text, &gateway.registry).expect("a String takes everything");
     for (deployment, count) in [("v1", 12), ("v2", 4)] {
         let line = format!(
             r#"berth_gateway_alias_requests_total{{namespace="default",alias="live",deployment="{deployment}",result="ok"}} {count}"#
@@ -77,43 +77,43 @@ async fn shares_are_smooth_and_answers_bear_the_name_that_was_asked_for() {
 
 #[tokio::test]
 async fn a_name_is_told_as_any_other() {
-    let (mut house, _, _) = house(Stickiness::None).await;
-    assert_eq!(house.get("/v2/models/live/ready").await.status, 200);
-    let metadata = house.get("/v2/models/live").await.json();
+    let (mut gateway, _, _) = gateway(Stickiness::None).await;
+    assert_eq!(gateway.get("/v2/models/live/ready").await.status, 200);
+    let metadata = gateway.get("/v2/models/live").await.json();
     assert_eq!((&metadata["name"], &metadata["platform"]), (&json!("live"), &json!("echo_echo")));
-    assert_eq!(house.get("/v2/models/live/config").await.json()["name"], "live");
-    assert_eq!(house.get("/v2/models").await.json()["models"], json!(["live", "v1", "v2"]));
-    let index = house.post("/v2/repository/index", "").await.json();
+    assert_eq!(gateway.get("/v2/models/live/config").await.json()["name"], "live");
+    assert_eq!(gateway.get("/v2/models").await.json()["models"], json!(["live", "v1", "v2"]));
+    let index = gateway.post("/v2/repository/index", "").await.json();
     let rows: Vec<_> = index.as_array().expect("rows").iter().map(|row| (&row["name"], &row["state"])).collect();
     let (live, ready) = (json!("live"), json!("READY"));
     assert_eq!(rows[0], (&live, &ready));
-    house.infer("live", &[]).await;
-    let statistics = house.get("/v2/models/live/stats").await.json();
+    gateway.infer("live", &[]).await;
+    let statistics = gateway.get("/v2/models/live/stats").await.json();
     assert_eq!(statistics["model_stats"].as_array().map(Vec::len), Some(2), "of both targets");
-    let mut client = grpc::client(&house).await;
+    let mut client = grpc::client(&gateway).await;
     let asked = wire::ModelMetadataRequest { name: "live".to_owned(), version: String::new() };
     assert_eq!(client.model_metadata(asked).await.expect("metadata").into_inner().name, "live");
 
-    set(&mut house, vec![alias("nowhere", &[("a", 1), ("b", 1)], Stickiness::None)]).await;
-    let nowhere = house.infer("nowhere", &[]).await;
+    set(&mut gateway, vec![alias("nowhere", &[("a", 1), ("b", 1)], Stickiness::None)]).await;
+    let nowhere = gateway.infer("nowhere", &[]).await;
     assert_eq!(nowhere.status, 404);
     assert!(nowhere.json()["error"].as_str().is_some_and(|text| text.contains("alias") && text.contains("a, b")));
-    assert_eq!(house.get("/v2/models/nowhere/ready").await.status, 404);
-    house.change(RouteChange { unset: vec![name("live")], ..delta() }).await;
-    assert_eq!(house.infer("live", &[]).await.status, 404);
+    assert_eq!(gateway.get("/v2/models/nowhere/ready").await.status, 404);
+    gateway.change(RouteChange { unset: vec![name("live")], ..delta() }).await;
+    assert_eq!(gateway.infer("live", &[]).await.status, 404);
 }
 
 #[tokio::test]
 async fn callers_keep_to_their_target() {
     for sticky in [Stickiness::Header("x-user".to_owned()), Stickiness::Field("parameters.user".to_owned())] {
-        let (mut house, _, _) = house(sticky.clone()).await;
-        let mut client = grpc::client(&house).await;
+        let (mut gateway, _, _) = gateway(sticky.clone()).await;
+        let mut client = grpc::client(&gateway).await;
         let mut first: BTreeMap<String, String> = BTreeMap::new();
         for round in 0..2 {
             for user in (0..24).map(|user| format!("user-{user}")) {
                 let path = "/v2/models/live/infer";
                 let headers = [("x-user", user.as_str())];
-                let answer = house.request(Method::POST, path, &headers, body(&user)).await;
+                let answer = gateway.request(Method::POST, path, &headers, body(&user)).await;
                 assert_eq!(answer.status, 200);
                 let chosen = answer.header("berth-deployment").to_owned();
                 assert_eq!(first.entry(user.clone()).or_insert_with(|| chosen.clone()), &chosen, "{sticky:?} {round}");
@@ -132,10 +132,10 @@ async fn callers_keep_to_their_target() {
         let share = |first: &BTreeMap<String, String>, of: &str| first.values().filter(|chosen| *chosen == of).count();
         assert!(share(&first, "v1") > share(&first, "v2") && share(&first, "v2") > 0, "{first:?}");
         // More weight for v2 takes callers from v1, and none from v2.
-        set(&mut house, vec![alias("live", &[("v1", 3), ("v2", 3)], sticky.clone())]).await;
+        set(&mut gateway, vec![alias("live", &[("v1", 3), ("v2", 3)], sticky.clone())]).await;
         for (user, before) in &first {
             let headers = [("x-user", user.as_str())];
-            let answer = house.request(Method::POST, "/v2/models/live/infer", &headers, body(user)).await;
+            let answer = gateway.request(Method::POST, "/v2/models/live/infer", &headers, body(user)).await;
             assert!(answer.header("berth-deployment") == before || before == "v1", "{user}");
         }
     }
@@ -143,9 +143,9 @@ async fn callers_keep_to_their_target() {
 
 #[tokio::test]
 async fn one_client_keeps_to_one_target() {
-    let (house, one, two) = house(Stickiness::Client).await;
+    let (gateway, one, two) = gateway(Stickiness::Client).await;
     for _ in 0..12 {
-        assert_eq!(house.infer("live", &[]).await.status, 200);
+        assert_eq!(gateway.infer("live", &[]).await.status, 200);
     }
     let runs = [&one, &two].map(|echo| echo.runs.load(std::sync::atomic::Ordering::SeqCst));
     assert!(runs == [12, 0] || runs == [0, 12], "{runs:?}");
@@ -153,28 +153,28 @@ async fn one_client_keeps_to_one_target() {
 
 #[tokio::test]
 async fn a_request_wakes_the_target_that_is_chosen() {
-    let mut house = House::new();
-    house.set(vec![cold("v1")]).await;
-    set(&mut house, vec![alias("live", &[("v1", 1)], Stickiness::None)]).await;
-    let waiting = tokio::task::spawn(house.infer("live", &[]));
-    assert_eq!(house.miss("v1").await.waiting, 1);
-    house.replicas.insert(revision("v1", "1"), Echo::open());
-    house.set(vec![warm("v1", "1")]).await;
+    let mut gateway = TestGateway::new();
+    gateway.set(vec![cold("v1")]).await;
+    set(&mut gateway, vec![alias("live", &[("v1", 1)], Stickiness::None)]).await;
+    let waiting = tokio::task::spawn(gateway.infer("live", &[]));
+    assert_eq!(gateway.miss("v1").await.waiting, 1);
+    gateway.replicas.insert(revision("v1", "1"), Echo::open());
+    gateway.set(vec![warm("v1", "1")]).await;
     let answer = waiting.await.expect("it ran");
     assert_eq!((answer.status.as_u16(), &answer.json()["model_name"]), (200, &json!("live")));
 }
 
 #[tokio::test]
 async fn the_name_goes_along_to_other_nodes() {
-    let mut town = Town::new(&["a", "b"]).await;
+    let mut cluster = TestCluster::new(&["a", "b"]).await;
     let (one, two) = (Echo::open(), Echo::open());
-    town.serve("v1", &[("b", &one)]).await;
-    town.serve("v2", &[("b", &two)]).await;
-    let house = town.house("a");
-    set(house, vec![alias("default/x/live \u{fc}", &[("v1", 1), ("v2", 1)], Stickiness::None)]).await;
+    cluster.serve("v1", &[("b", &one)]).await;
+    cluster.serve("v2", &[("b", &two)]).await;
+    let gateway = cluster.gateway("a");
+    set(gateway, vec![alias("default/x/live \u{fc}", &[("v1", 1), ("v2", 1)], Stickiness::None)]).await;
     let path = "x%2Flive%20%C3%BC";
     for _ in 0..2 {
-        let answer = house.infer(path, &[]).await;
+        let answer = gateway.infer(path, &[]).await;
         assert_eq!(
             (answer.status.as_u16(), &answer.json()["model_name"]),
             (200, &json!("x/live \u{fc}")),

@@ -3,6 +3,6 @@
 mod answers;
 mod faults;
 mod functions;
+pub(crate) mod nodes;
 mod routes;
 mod streamed;
-pub(crate) mod town;

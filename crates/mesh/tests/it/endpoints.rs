@@ -7,15 +7,15 @@ use berth_spec::{
 };
 use http::Method;
 
-use crate::fixture::{Echo, House, REQUEST, cold, delta, name, revision, warm};
+use crate::fixture::{Echo, REQUEST, TestGateway, cold, delta, name, revision, warm};
 
 #[tokio::test]
 #[expect(clippy::too_many_lines, reason = "a table")]
 async fn every_path_has_its_status() {
-    let mut house = House::new();
-    house.replicas.insert(revision("iris", "1"), Echo::open());
+    let mut gateway = TestGateway::new();
+    gateway.replicas.insert(revision("iris", "1"), Echo::open());
     let refused = |deployment, on_miss| berth_spec::Route { on_miss, ..cold(deployment) };
-    house
+    gateway
         .set(vec![
             warm("iris", "1"),
             refused("full", OnMiss::NoCapacity { message: "needs 9GiB".to_owned(), retry_at: Some(Time::ZERO) }),
@@ -90,7 +90,7 @@ async fn every_path_has_its_status() {
         (&get, "/v2/cudasharedmemory/status", "", 501, "not supported"),
     ];
     for (method, path, body, status, part) in table {
-        let answer = house.request((*method).clone(), path, &[], *body).await;
+        let answer = gateway.request((*method).clone(), path, &[], *body).await;
         assert_eq!(answer.status, *status, "{method} {path}: {answer:?}");
         assert!(String::from_utf8_lossy(&answer.body).contains(part), "{method} {path}: {answer:?}");
         let kind = if *path == "/docs" && *status == 200 { "text/html; charset=utf-8" } else { "application/json" };
@@ -101,56 +101,56 @@ async fn every_path_has_its_status() {
         assert_eq!(answer.header("accept-encoding"), "", "{path}");
         assert_eq!(answer.header("allow").is_empty(), *status != 405, "{path}");
     }
-    let head = house.request(Method::HEAD, "/v2/health/ready", &[], "").await;
+    let head = gateway.request(Method::HEAD, "/v2/health/ready", &[], "").await;
     assert_eq!((head.status.as_u16(), head.body.len()), (200, 0));
 }
 
 #[tokio::test]
 async fn who_asks_whether_a_model_is_ready_is_no_request() {
-    let mut house = House::new();
-    let replica = house.replicas.insert(revision("iris", "1"), Echo::open());
-    house.set(vec![warm("iris", "1")]).await;
+    let mut gateway = TestGateway::new();
+    let replica = gateway.replicas.insert(revision("iris", "1"), Echo::open());
+    gateway.set(vec![warm("iris", "1")]).await;
     for path in ["/v2/models/iris/ready", "/v2/models/iris/versions/1/ready"] {
-        assert_eq!(house.get(path).await.status, 200, "{path}");
+        assert_eq!(gateway.get(path).await.status, 200, "{path}");
     }
     assert_eq!(replica.requests(), 0, "a load balancer that probes does not use the model");
-    assert_eq!(house.post("/v2/models/iris/infer", REQUEST).await.status, 200);
+    assert_eq!(gateway.post("/v2/models/iris/infer", REQUEST).await.status, 200);
     assert_eq!(replica.requests(), 1);
     replica.begin_drain();
-    assert_eq!(house.get("/v2/models/iris/ready").await.status, 503);
+    assert_eq!(gateway.get("/v2/models/iris/ready").await.status, 503);
 }
 
 #[tokio::test]
 async fn ready_tells_the_truth() {
-    let mut house = House::new();
-    assert_eq!(house.get("/v2/health/live").await.status, 200);
+    let mut gateway = TestGateway::new();
+    assert_eq!(gateway.get("/v2/health/live").await.status, 200);
     for (planned, expected, ready, status) in
         [(false, 0, 0, 503), (true, 0, 0, 200), (true, 2, 1, 503), (true, 2, 2, 200)]
     {
         let readiness = Readiness { planned, expected, ready, missing: vec![name("iris")] };
-        house.change(RouteChange { readiness, ..delta() }).await;
-        let answer = house.get("/v2/health/ready").await;
+        gateway.change(RouteChange { readiness, ..delta() }).await;
+        let answer = gateway.get("/v2/health/ready").await;
         assert_eq!(answer.status, status, "{planned} {expected} {ready}: {answer:?}");
-        assert_eq!(house.handle.ready(), status == 200);
+        assert_eq!(gateway.handle.ready(), status == 200);
     }
 }
 
 #[tokio::test]
 async fn binary_and_compressed_bodies() {
-    let mut house = House::new();
-    house.serve("iris", "1", Echo::open()).await;
+    let mut gateway = TestGateway::new();
+    gateway.serve("iris", "1", Echo::open()).await;
     let data = [1_f32, 2.0, 3.5, 4.0].map(f32::to_le_bytes).concat();
     let json = r#"{"parameters":{"binary_data_output":true},"inputs":[{"name":"x","datatype":"FP32","shape":[1,4],"parameters":{"binary_data_size":16}}]}"#;
     let body = [json.as_bytes(), &data].concat();
     let length = json.len().to_string();
     let headers = [("inference-header-content-length", length.as_str())];
-    let answer = house.request(Method::POST, "/v2/models/iris/infer", &headers, body).await;
+    let answer = gateway.request(Method::POST, "/v2/models/iris/infer", &headers, body).await;
     assert_eq!(answer.status, 200, "{answer:?}");
     assert_eq!(answer.header("content-type"), "application/octet-stream");
     let split: usize = answer.header("inference-header-content-length").parse().expect("a length");
     assert_eq!(&answer.body[split..], data);
 
-    let raw = house
+    let raw = gateway
         .request(Method::POST, "/v2/models/iris/infer", &[("inference-header-content-length", "0")], data.clone())
         .await;
     assert_eq!(raw.status, 200, "{raw:?}");
@@ -162,17 +162,17 @@ async fn binary_and_compressed_bodies() {
     for coding in ["gzip", "deflate"] {
         let compressed = compressed(coding, json.as_bytes());
         let headers = [("content-encoding", coding), ("accept-encoding", coding)];
-        let answer = house.request(Method::POST, "/v2/models/iris/infer", &headers, compressed).await;
+        let answer = gateway.request(Method::POST, "/v2/models/iris/infer", &headers, compressed).await;
         assert_eq!((answer.status.as_u16(), answer.header("content-encoding")), (200, coding), "{answer:?}");
         assert!(answer.body.len() < 1_000, "{}", answer.body.len());
     }
-    let unsupported = house.infer("iris", &[("content-encoding", "br")]).await;
+    let unsupported = gateway.infer("iris", &[("content-encoding", "br")]).await;
     assert_eq!((unsupported.status.as_u16(), unsupported.header("accept-encoding")), (501, "gzip, deflate"));
 
     let json = format!(
         r#"{{"inputs":[{{"name":"x","datatype":"FP32","shape":[1000,4],"data":[{numbers}]}}],"outputs":[{{"name":"x","parameters":{{"binary_data":true}}}}]}}"#
     );
-    let answer = house.post("/v2/models/iris/infer", json).await;
+    let answer = gateway.post("/v2/models/iris/infer", json).await;
     let split: usize = answer.header("inference-header-content-length").parse().expect("a length");
     assert_eq!(answer.body.len() - split, 16_000);
 }
@@ -191,50 +191,50 @@ fn compressed(coding: &str, body: &[u8]) -> Vec<u8> {
 
 #[tokio::test]
 async fn a_split_shares_traffic_by_weight_and_versions_answer_to_their_names() {
-    let mut house = House::new();
+    let mut gateway = TestGateway::new();
     let (old, new) = (Echo::open(), Echo::open());
-    house.replicas.insert(revision("iris", "1"), old.clone());
-    house.replicas.insert(revision("iris", "2"), new.clone());
+    gateway.replicas.insert(revision("iris", "1"), old.clone());
+    gateway.replicas.insert(revision("iris", "2"), new.clone());
     let mut route = warm("iris", "1");
     let second = warm("iris", "2");
     route.split = vec![(revision("iris", "1"), 75), (revision("iris", "2"), 25)];
     route.versions.extend(second.versions);
-    house.set(vec![route.clone()]).await;
+    gateway.set(vec![route.clone()]).await;
     for _ in 0..100 {
-        assert_eq!(house.infer("iris", &[]).await.status, 200);
+        assert_eq!(gateway.infer("iris", &[]).await.status, 200);
     }
     let counts = [&old, &new].map(|model| model.runs.load(std::sync::atomic::Ordering::SeqCst));
     assert_eq!(counts, [75, 25]);
     // The old one leaves the split and still answers to its version.
     route.split = vec![(revision("iris", "2"), 1)];
-    house.set(vec![route]).await;
-    let answer = house.post("/v2/models/iris/versions/1/infer", REQUEST).await;
+    gateway.set(vec![route]).await;
+    let answer = gateway.post("/v2/models/iris/versions/1/infer", REQUEST).await;
     assert_eq!(answer.json()["model_version"], "1");
-    assert_eq!(house.infer("iris", &[]).await.json()["model_version"], "2");
+    assert_eq!(gateway.infer("iris", &[]).await.json()["model_version"], "2");
 }
 
 #[tokio::test]
 async fn a_failing_or_panicking_request_fails_alone() {
-    let mut house = House::new();
-    house.serve("iris", "1", Echo::open()).await;
+    let mut gateway = TestGateway::new();
+    gateway.serve("iris", "1", Echo::open()).await;
     for bad in ["fail", "panic"] {
-        let answer = house.post("/v2/models/iris/infer", REQUEST.replace("\"x\"", &format!("\"{bad}\""))).await;
+        let answer = gateway.post("/v2/models/iris/infer", REQUEST.replace("\"x\"", &format!("\"{bad}\""))).await;
         assert_eq!(answer.status, 500, "{answer:?}");
         assert!(answer.json()["error"].is_string());
     }
-    assert_eq!(house.infer("iris", &[]).await.status, 200);
+    assert_eq!(gateway.infer("iris", &[]).await.status, 200);
 }
 
 #[tokio::test]
 async fn a_deployment_takes_as_many_at_once_as_it_says() {
-    let mut house = House::new();
+    let mut gateway = TestGateway::new();
     let echo = Echo::shut();
-    house.replicas.insert(revision("iris", "1"), echo.clone());
+    gateway.replicas.insert(revision("iris", "1"), echo.clone());
     let concurrency = Concurrency { max: Some(1), queue: 100 };
-    house.set(vec![berth_spec::Route { concurrency, ..warm("iris", "1") }]).await;
-    let first = tokio::task::spawn(house.infer("iris", &[]));
+    gateway.set(vec![berth_spec::Route { concurrency, ..warm("iris", "1") }]).await;
+    let first = tokio::task::spawn(gateway.infer("iris", &[]));
     echo.starts().await;
-    let second = house.infer("iris", &[]).await;
+    let second = gateway.infer("iris", &[]).await;
     assert_eq!((second.status.as_u16(), second.reason().as_str()), (503, "queue_full"));
     assert_eq!(second.header("retry-after"), "1");
     echo.gate.close();

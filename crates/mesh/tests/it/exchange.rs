@@ -7,31 +7,31 @@ use std::sync::atomic::Ordering::SeqCst;
 
 use bytes::Bytes;
 
-use self::talk::{Call, FLOOD, Talk, framed};
+use self::talk::{Call, FLOOD_PIECE_BYTES, Talk, framed};
 use crate::{
-    cluster::town::Town,
+    cluster::nodes::TestCluster,
     fixture::{Echo, revision, soon, until},
 };
 
 /// Nodes `a` and `b`; the model is on `b`.
-async fn town() -> (Town, Talk) {
-    let mut town = Town::new(&["a", "b"]).await;
+async fn cluster() -> (TestCluster, Talk) {
+    let mut cluster = TestCluster::new(&["a", "b"]).await;
     let talk = Talk::new();
-    town.house("b").replicas.insert(revision("talk", "1"), talk.model());
-    town.route("talk", &["b"]).await;
-    (town, talk)
+    cluster.gateway("b").replicas.insert(revision("talk", "1"), talk.model());
+    cluster.route("talk", &["b"]).await;
+    (cluster, talk)
 }
 
 /// The nodes that a client may ask: over the hop, and where the model is.
 const NODES: [&str; 2] = ["a", "b"];
 
-const NAMED: &[(&str, &str)] = &[("berth-model", "talk")];
+const MODEL_HEADER: &[(&str, &str)] = &[("berth-model", "talk")];
 
 #[tokio::test]
 async fn a_unary_call_has_head_message_and_trailers() {
-    let (mut town, _talk) = town().await;
+    let (mut cluster, _talk) = cluster().await;
     for node in NODES {
-        let address = town.house(node).address();
+        let address = cluster.gateway(node).address();
         let headers = [("mm-model-id", "talk"), ("x-mine", "7")];
         let mut call = Call::begin(address, "/talk.Talk/Echo", &headers).await;
         call.send(framed(b"hello"), true);
@@ -48,14 +48,14 @@ async fn a_unary_call_has_head_message_and_trailers() {
 
 #[tokio::test]
 async fn several_models_answer_as_one() {
-    let (mut town, _talk) = town().await;
+    let (mut cluster, _talk) = cluster().await;
     for node in NODES {
         let names = [("mm-model-id", "talk"), ("mm-model-id", "talk"), ("mm-model-id", "nobody")];
         // As in ModelMesh: all that is not `all` is `any`, and so is nothing.
         for required in [None, Some("any"), Some("most"), Some("all"), Some("ALL")] {
             let mut headers = names.to_vec();
             headers.extend(required.map(|required| ("mm-required", required)));
-            let mut call = Call::begin(town.house(node).address(), "/talk.Talk/Echo", &headers).await;
+            let mut call = Call::begin(cluster.gateway(node).address(), "/talk.Talk/Echo", &headers).await;
             call.send(framed(b"hello"), true);
             let head = call.head().await;
             if required.is_some_and(|required| required.eq_ignore_ascii_case("all")) {
@@ -66,7 +66,7 @@ async fn several_models_answer_as_one() {
             }
         }
         let nobody = [("mm-model-id", "nobody"), ("mm-model-id", "nobody-else")];
-        let mut call = Call::begin(town.house(node).address(), "/talk.Talk/Echo", &nobody).await;
+        let mut call = Call::begin(cluster.gateway(node).address(), "/talk.Talk/Echo", &nobody).await;
         call.send(framed(b"hello"), true);
         assert_eq!(call.head().await.headers["grpc-status"], "5", "{node}: none is found");
     }
@@ -74,9 +74,9 @@ async fn several_models_answer_as_one() {
 
 #[tokio::test]
 async fn a_client_streams_and_is_answered_once() {
-    let (mut town, _talk) = town().await;
+    let (mut cluster, _talk) = cluster().await;
     for node in NODES {
-        let mut call = Call::begin(town.house(node).address(), "/talk.Talk/Count", NAMED).await;
+        let mut call = Call::begin(cluster.gateway(node).address(), "/talk.Talk/Count", MODEL_HEADER).await;
         for _ in 0..5 {
             call.send(framed(b"piece"), false);
         }
@@ -89,10 +89,10 @@ async fn a_client_streams_and_is_answered_once() {
 /// By construction: the second message is not made before the first has arrived.
 #[tokio::test]
 async fn the_first_message_does_not_wait_for_the_second() {
-    let (mut town, talk) = town().await;
+    let (mut cluster, talk) = cluster().await;
     for node in NODES {
         let before = talk.produced.load(SeqCst);
-        let mut call = Call::begin(town.house(node).address(), "/talk.Talk/Gated", NAMED).await;
+        let mut call = Call::begin(cluster.gateway(node).address(), "/talk.Talk/Gated", MODEL_HEADER).await;
         call.send(framed(b"go"), true);
         for at in 1..=3 {
             talk.gate.add_permits(1);
@@ -109,9 +109,9 @@ async fn the_first_message_does_not_wait_for_the_second() {
 
 #[tokio::test]
 async fn both_sides_stream() {
-    let (mut town, _talk) = town().await;
+    let (mut cluster, _talk) = cluster().await;
     for node in NODES {
-        let mut call = Call::begin(town.house(node).address(), "/talk.Talk/Echo", NAMED).await;
+        let mut call = Call::begin(cluster.gateway(node).address(), "/talk.Talk/Echo", MODEL_HEADER).await;
         for (at, word) in ["one", "two", "three"].into_iter().enumerate() {
             call.send(framed(word.as_bytes()), false);
             if at == 0 {
@@ -127,10 +127,10 @@ async fn both_sides_stream() {
 
 #[tokio::test]
 async fn a_deadline_ends_the_call_and_reaches_the_model() {
-    let (mut town, talk) = town().await;
+    let (mut cluster, talk) = cluster().await;
     for node in NODES {
         let headers = [("berth-model", "talk"), ("grpc-timeout", "300m")];
-        let mut call = Call::begin(town.house(node).address(), "/talk.Talk/Gated", &headers).await;
+        let mut call = Call::begin(cluster.gateway(node).address(), "/talk.Talk/Gated", &headers).await;
         call.send(framed(b"go"), true);
         talk.gate.add_permits(1);
         assert_eq!(call.head().await.status, 200, "{node}");
@@ -145,9 +145,9 @@ async fn a_deadline_ends_the_call_and_reaches_the_model() {
 
 #[tokio::test]
 async fn a_client_that_leaves_cancels_the_call() {
-    let (mut town, talk) = town().await;
+    let (mut cluster, talk) = cluster().await;
     for node in NODES {
-        let mut call = Call::begin(town.house(node).address(), "/talk.Talk/Hang", NAMED).await;
+        let mut call = Call::begin(cluster.gateway(node).address(), "/talk.Talk/Hang", MODEL_HEADER).await;
         call.send(framed(b"go"), false);
         until("it is called", || talk.calls.load(SeqCst) > 0).await;
         drop(call);
@@ -159,16 +159,16 @@ async fn a_client_that_leaves_cancels_the_call() {
 /// A client that reads slowly slows the model: what is made and not read is bounded by the windows on the way.
 #[tokio::test]
 async fn a_slow_reader_slows_the_model() {
-    let (mut town, talk) = town().await;
+    let (mut cluster, talk) = cluster().await;
     for node in NODES {
         talk.produced.store(0, SeqCst);
-        let mut call = Call::begin(town.house(node).address(), "/talk.Talk/Flood", NAMED).await;
+        let mut call = Call::begin(cluster.gateway(node).address(), "/talk.Talk/Flood", MODEL_HEADER).await;
         call.send(framed(b"go"), true);
         assert_eq!(call.head().await.status, 200, "{node}");
         let mut read = 0;
         while read < 24 << 20 {
             read += call.piece().await.expect("more").len();
-            let made = usize::try_from(talk.produced.load(SeqCst)).expect("few") * FLOOD;
+            let made = usize::try_from(talk.produced.load(SeqCst)).expect("few") * FLOOD_PIECE_BYTES;
             assert!(made <= read + (8 << 20), "{node}: {made} bytes were made, {read} were read");
         }
         drop(call);
@@ -178,9 +178,9 @@ async fn a_slow_reader_slows_the_model() {
 
 #[tokio::test]
 async fn calls_that_no_model_answers_are_unimplemented() {
-    let (mut town, _talk) = town().await;
+    let (mut cluster, _talk) = cluster().await;
     let echo = Echo::open();
-    town.serve("iris", &[("b", &echo)]).await;
+    cluster.serve("iris", &[("b", &echo)]).await;
     for node in NODES {
         for (headers, status) in [
             (&[][..], "12"),
@@ -188,7 +188,7 @@ async fn calls_that_no_model_answers_are_unimplemented() {
             (&[("berth-model", "other")], "5"),
             (&[("mm-model-id-bin", "!")], "3"),
         ] {
-            let mut call = Call::begin(town.house(node).address(), "/talk.Talk/Echo", headers).await;
+            let mut call = Call::begin(cluster.gateway(node).address(), "/talk.Talk/Echo", headers).await;
             call.send(framed(b"hello"), true);
             assert_eq!(call.head().await.headers["grpc-status"], status, "{node} {headers:?}");
         }
@@ -198,10 +198,10 @@ async fn calls_that_no_model_answers_are_unimplemented() {
 /// Nodes share their connections, and HTTP/2 ends one on which far too many headers come, with the calls of others on it.
 #[tokio::test]
 async fn an_answer_with_too_many_headers_fails_alone() {
-    let (mut town, talk) = town().await;
+    let (mut cluster, talk) = cluster().await;
     for node in NODES {
-        let address = town.house(node).address();
-        let mut other = Call::begin(address, "/talk.Talk/Gated", NAMED).await;
+        let address = cluster.gateway(node).address();
+        let mut other = Call::begin(address, "/talk.Talk/Gated", MODEL_HEADER).await;
         other.send(framed(b"go"), true);
         talk.gate.add_permits(1);
         assert_eq!(other.head().await.status, 200, "{node}");

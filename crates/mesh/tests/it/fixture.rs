@@ -9,7 +9,7 @@ use std::{
 };
 
 use berth_mesh::{
-    Config, Drained, Fleet, Gateway, GatewayLink, Handle, Limits, build,
+    Config, DrainReport, Fleet, Gateway, GatewayLink, Handle, Limits, build,
     local::{Batching, LocalReplicas, Model, Replica, Statistics},
 };
 use berth_spec::{
@@ -218,25 +218,25 @@ pub(crate) fn on(deployment: &str, version: &str, workers: &[&str]) -> Route {
     route
 }
 
-/// A change to build on; [`House::change`] numbers it.
+/// A change to build on; [`TestGateway::change`] numbers it.
 pub(crate) fn delta() -> RouteChange {
     RouteChange { base: Some(0), ..RouteChange::default() }
 }
 
 /// A running gateway.
-pub(crate) struct House {
+pub(crate) struct TestGateway {
     pub(crate) handle: Handle,
     pub(crate) replicas: Arc<LocalReplicas>,
     pub(crate) registry: Registry,
     routes: mpsc::Sender<RouteChange>,
     pub(crate) events: mpsc::Receiver<GatewayEvent>,
     pub(crate) shutdown: CancellationToken,
-    pub(crate) running: JoinHandle<Drained>,
+    pub(crate) running: JoinHandle<DrainReport>,
     client: Client<HttpConnector, Full<Bytes>>,
     seq: u64,
 }
 
-impl House {
+impl TestGateway {
     pub(crate) fn new() -> Self {
         Self::with(|_| {})
     }
@@ -304,7 +304,7 @@ impl House {
     }
 
     /// Waits until it has ended.
-    pub(crate) async fn ended(&mut self) -> Drained {
+    pub(crate) async fn ended(&mut self) -> DrainReport {
         soon("the end of the gateway", &mut self.running).await.expect("it ends")
     }
 

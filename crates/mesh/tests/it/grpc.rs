@@ -14,11 +14,11 @@ use tonic::{
     transport::{Channel, Endpoint},
 };
 
-use crate::fixture::{Echo, House, PATIENCE, cold, revision, soon, until, warm};
+use crate::fixture::{Echo, PATIENCE, TestGateway, cold, revision, soon, until, warm};
 
-pub(crate) async fn client(house: &House) -> GrpcInferenceServiceClient<Channel> {
+pub(crate) async fn client(gateway: &TestGateway) -> GrpcInferenceServiceClient<Channel> {
     // Nothing here takes so long.
-    let endpoint = Endpoint::from_shared(house.uri("")).expect("a URI").timeout(PATIENCE);
+    let endpoint = Endpoint::from_shared(gateway.uri("")).expect("a URI").timeout(PATIENCE);
     GrpcInferenceServiceClient::connect(endpoint).await.expect("it listens")
 }
 
@@ -40,9 +40,9 @@ pub(crate) fn infer(model: &str, id: &str) -> ModelInferRequest {
 
 #[tokio::test]
 async fn the_whole_service() {
-    let mut house = House::new();
-    house.serve("iris", "1", Echo::open()).await;
-    let mut client = client(&house).await;
+    let mut gateway = TestGateway::new();
+    gateway.serve("iris", "1", Echo::open()).await;
+    let mut client = client(&gateway).await;
     assert!(client.server_live(wire::ServerLiveRequest {}).await.expect("live").into_inner().live);
     assert!(client.server_ready(wire::ServerReadyRequest {}).await.expect("ready").into_inner().ready);
     let server = client.server_metadata(wire::ServerMetadataRequest {}).await.expect("metadata").into_inner();
@@ -69,17 +69,17 @@ async fn the_whole_service() {
     assert_eq!(index.models[0].state, "READY");
     let load = wire::RepositoryModelLoadRequest { model_name: name.clone(), ..Default::default() };
     client.repository_model_load(load).await.expect("loaded");
-    house.set(vec![cold("iris")]).await;
+    gateway.set(vec![cold("iris")]).await;
     let unload = wire::RepositoryModelUnloadRequest { model_name: name, ..Default::default() };
     client.repository_model_unload(unload).await.expect("unloaded");
 }
 
 #[tokio::test]
 async fn errors_have_their_codes() {
-    let mut house = House::new();
-    house.serve("iris", "1", Echo::open()).await;
-    house.set(vec![cold("cold")]).await;
-    let mut client = client(&house).await;
+    let mut gateway = TestGateway::new();
+    gateway.serve("iris", "1", Echo::open()).await;
+    gateway.set(vec![cold("cold")]).await;
+    let mut client = client(&gateway).await;
     let mut codes = Vec::new();
     let mut bad = infer("iris", "");
     bad.inputs[0].shape = vec![-1];
@@ -108,34 +108,34 @@ async fn errors_have_their_codes() {
 
 #[tokio::test]
 async fn a_deadline_of_the_client_is_kept() {
-    let mut house = House::new();
+    let mut gateway = TestGateway::new();
     let echo = Echo::shut();
-    house.serve("iris", "1", echo.clone()).await;
-    let mut client = client(&house).await;
+    gateway.serve("iris", "1", echo.clone()).await;
+    let mut client = client(&gateway).await;
     let mut request = Request::new(infer("iris", ""));
     request.set_timeout(Duration::from_millis(30));
     let error = client.model_infer(request).await.expect_err("an error");
     assert!(matches!(error.code(), Code::DeadlineExceeded | Code::Cancelled), "{error:?}");
-    until("it is out", || house.handle.inside() == 0).await;
+    until("it is out", || gateway.handle.inside() == 0).await;
 }
 
 #[tokio::test]
 async fn a_cold_model_is_waited_for() {
-    let mut house = House::new();
-    house.set(vec![cold("iris")]).await;
-    let mut client = client(&house).await;
+    let mut gateway = TestGateway::new();
+    gateway.set(vec![cold("iris")]).await;
+    let mut client = client(&gateway).await;
     let waiting = tokio::task::spawn(async move { client.model_infer(infer("iris", "")).await });
-    house.miss("iris").await;
-    house.serve("iris", "1", Echo::open()).await;
+    gateway.miss("iris").await;
+    gateway.serve("iris", "1", Echo::open()).await;
     waiting.await.expect("it ran").expect("an answer");
 }
 
 #[tokio::test]
 async fn a_stream_answers_in_order_and_survives_errors() {
-    let mut house = House::new();
-    house.replicas.insert(revision("iris", "1"), Echo::open());
-    house.set(vec![warm("iris", "1")]).await;
-    let mut client = client(&house).await;
+    let mut gateway = TestGateway::new();
+    gateway.replicas.insert(revision("iris", "1"), Echo::open());
+    gateway.set(vec![warm("iris", "1")]).await;
+    let mut client = client(&gateway).await;
     let requests: Vec<_> = (0..100).map(|i| infer(if i % 10 == 3 { "none" } else { "iris" }, &i.to_string())).collect();
     let answers = client.model_stream_infer(tokio_stream::iter(requests.clone())).await.expect("a stream");
     let answers = answers.into_inner().map(|answer| answer.expect("no status")).collect::<Vec<_>>();
@@ -156,8 +156,8 @@ async fn a_stream_answers_in_order_and_survives_errors() {
 /// A message that is no request fails alone: those before and after it are answered.
 #[tokio::test]
 async fn a_stream_survives_a_message_that_cannot_be_decoded() {
-    let mut house = House::new();
-    house.serve("iris", "1", Echo::open()).await;
+    let mut gateway = TestGateway::new();
+    gateway.serve("iris", "1", Echo::open()).await;
     // Of the one not even the names can be read, of the other not the tensors (field 5, of which the first key is none).
     let nameless = vec![0x0f];
     let names = ModelInferRequest { inputs: Vec::new(), raw_input_contents: Vec::new(), ..infer("iris", "3") };
@@ -171,7 +171,7 @@ async fn a_stream_survives_a_message_that_cannot_be_decoded() {
     }
     let mut connector = hyper_util::client::legacy::Client::builder(hyper_util::rt::TokioExecutor::new());
     let http2 = connector.http2_only(true).build_http::<http_body_util::Full<bytes::Bytes>>();
-    let request = http::Request::post(house.uri("/inference.GRPCInferenceService/ModelStreamInfer"))
+    let request = http::Request::post(gateway.uri("/inference.GRPCInferenceService/ModelStreamInfer"))
         .header("content-type", "application/grpc")
         .header("te", "trailers")
         .body(http_body_util::Full::new(bytes::Bytes::from(body)))
@@ -196,9 +196,9 @@ async fn a_stream_survives_a_message_that_cannot_be_decoded() {
 /// The head of a stream says how long each of its requests may take, or all of them together.
 #[tokio::test]
 async fn the_requests_of_a_stream_keep_its_deadlines() {
-    let mut house = House::new();
-    house.serve("iris", "1", Echo::shut()).await;
-    let mut client = client(&house).await;
+    let mut gateway = TestGateway::new();
+    gateway.serve("iris", "1", Echo::shut()).await;
+    let mut client = client(&gateway).await;
     // The second one tonic's client keeps as well: what is too short for a busy machine ends there.
     for (name, value) in [("berth-timeout-ms", "30"), ("grpc-timeout", "5S")] {
         let mut request = Request::new(tokio_stream::iter([infer("iris", "1"), infer("iris", "2")]));
@@ -216,15 +216,15 @@ async fn the_requests_of_a_stream_keep_its_deadlines() {
 /// A call whose body never comes is ended; a stream that rests is not.
 #[tokio::test]
 async fn calls_may_not_pause_and_streams_may() {
-    let mut house = House::with(|limits| limits.body_idle = Duration::from_millis(50));
-    house.serve("iris", "1", Echo::open()).await;
-    let mut client = client(&house).await;
+    let mut gateway = TestGateway::with(|limits| limits.body_idle = Duration::from_millis(50));
+    gateway.serve("iris", "1", Echo::open()).await;
+    let mut client = client(&gateway).await;
     let (requests, rest) = tokio::sync::mpsc::channel(4);
     let stream = client.model_stream_infer(tokio_stream::wrappers::ReceiverStream::new(rest));
     let mut connector = hyper_util::client::legacy::Client::builder(hyper_util::rt::TokioExecutor::new());
     let http2 = connector.http2_only(true).build_http::<http_body_util::StreamBody<_>>();
     let silent = tokio_stream::pending::<Result<http_body::Frame<bytes::Bytes>, std::convert::Infallible>>();
-    let request = http::Request::post(house.uri("/inference.GRPCInferenceService/ModelInfer"))
+    let request = http::Request::post(gateway.uri("/inference.GRPCInferenceService/ModelInfer"))
         .header("content-type", "application/grpc")
         .header("te", "trailers")
         .body(http_body_util::StreamBody::new(silent))
@@ -239,14 +239,14 @@ async fn calls_may_not_pause_and_streams_may() {
 /// Megabytes of typed numbers take the way around the connection's task, and come back whole.
 #[tokio::test]
 async fn large_typed_contents_come_back() {
-    let mut house = House::new();
-    house.serve("iris", "1", Echo::open()).await;
+    let mut gateway = TestGateway::new();
+    gateway.serve("iris", "1", Echo::open()).await;
     let numbers: Vec<f32> = (0..1 << 18).map(|i| i as f32).collect();
     let mut request = infer("iris", "");
     request.raw_input_contents.clear();
     request.inputs[0].shape = vec![1, 1 << 18];
     request.inputs[0].contents =
         Some(wire::InferTensorContents { fp32_contents: numbers.clone(), ..Default::default() });
-    let answer = client(&house).await.model_infer(request).await.expect("an answer").into_inner();
+    let answer = client(&gateway).await.model_infer(request).await.expect("an answer").into_inner();
     assert_eq!(answer.outputs[0].contents.as_ref().expect("typed").fp32_contents, numbers);
 }

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 /// From the bottom to the top.
 const LAYERS: [&str; 48] = [
-    "swept",
+    "swept_map",
     "not_run",
     "rendezvous",
     "wire_field",

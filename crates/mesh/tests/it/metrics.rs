@@ -2,21 +2,21 @@
 
 use prometheus_client::encoding::text::encode;
 
-use crate::fixture::{Echo, House, WORKER, cold};
+use crate::fixture::{Echo, TestGateway, WORKER, cold};
 
 #[tokio::test]
 async fn requests_are_counted_by_deployment_protocol_and_code() {
-    let mut house = House::new();
-    house.serve("iris", "1", Echo::open()).await;
-    house.set(vec![cold("cold")]).await;
+    let mut gateway = TestGateway::new();
+    gateway.serve("iris", "1", Echo::open()).await;
+    gateway.set(vec![cold("cold")]).await;
     for _ in 0..3 {
-        assert_eq!(house.infer("iris", &[]).await.status, 200);
+        assert_eq!(gateway.infer("iris", &[]).await.status, 200);
     }
-    assert_eq!(house.post("/v2/models/iris/infer", "{").await.status, 400);
-    assert_eq!(house.infer("made-up", &[]).await.status, 404);
-    assert_eq!(house.infer("cold", &[("berth-timeout-ms", "10")]).await.status, 503);
+    assert_eq!(gateway.post("/v2/models/iris/infer", "{").await.status, 400);
+    assert_eq!(gateway.infer("made-up", &[]).await.status, 404);
+    assert_eq!(gateway.infer("cold", &[("berth-timeout-ms", "10")]).await.status, 503);
     let mut text = String::new();
-    encode(&mut text, &house.registry).expect("a String takes everything");
+    encode(&mut text, &gateway.registry).expect("a String takes everything");
     for line in [
         r#"berth_gateway_requests_total{namespace="default",deployment="iris",protocol="rest",code="200"} 3"#,
         r#"berth_gateway_requests_total{namespace="default",deployment="iris",protocol="rest",code="400"} 1"#,
@@ -30,29 +30,29 @@ async fn requests_are_counted_by_deployment_protocol_and_code() {
     ] {
         assert!(text.lines().any(|told| told == line), "{line} is not in\n{text}");
     }
-    let rows = house.handle.top();
+    let rows = gateway.handle.top();
     let iris = rows.iter().find(|row| row.deployment.as_str() == "iris").expect("it was used");
     assert_eq!((iris.requests, iris.errors, iris.ready), (4, 1, true));
     assert!(iris.latency.quantile(0.99).is_some());
     // The numbers go with the deployment.
-    house.change(berth_spec::RouteChange::default()).await;
-    assert!(house.handle.top().is_empty());
+    gateway.change(berth_spec::RouteChange::default()).await;
+    assert!(gateway.handle.top().is_empty());
 }
 
 #[tokio::test]
 async fn counts_of_calls_by_model_go_with_the_model() {
     let mut config = berth_mesh::Config::new(([127, 0, 0, 1], 0).into());
     config.calls = Some(berth_mesh::calls::Settings { per_model: true, ..Default::default() });
-    let mut house = House::of(WORKER, config, None);
-    house.serve("iris", "1", Echo::open()).await;
-    assert_eq!(house.infer("iris", &[]).await.status, 200);
-    let told = |house: &House| {
+    let mut gateway = TestGateway::of(WORKER, config, None);
+    gateway.serve("iris", "1", Echo::open()).await;
+    assert_eq!(gateway.infer("iris", &[]).await.status, 200);
+    let told = |gateway: &TestGateway| {
         let mut text = String::new();
-        encode(&mut text, &house.registry).expect("a String takes everything");
+        encode(&mut text, &gateway.registry).expect("a String takes everything");
         text.lines().filter(|line| line.contains("modelId=\"iris\"")).map(str::to_owned).collect::<Vec<_>>()
     };
     let ran = |line: &String| line.starts_with("modelmesh_invoke_model_milliseconds_count{");
-    assert!(told(&house).iter().any(ran), "{:?}", told(&house));
-    house.change(berth_spec::RouteChange::default()).await;
-    assert_eq!(told(&house), Vec::<String>::new());
+    assert!(told(&gateway).iter().any(ran), "{:?}", told(&gateway));
+    gateway.change(berth_spec::RouteChange::default()).await;
+    assert_eq!(told(&gateway), Vec::<String>::new());
 }

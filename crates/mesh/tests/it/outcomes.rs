@@ -4,15 +4,15 @@ use berth_spec::{GatewayEvent, RevisionOutcomes};
 use prometheus_client::encoding::text::encode;
 
 use crate::{
-    cluster::town::Town,
-    fixture::{Echo, House, revision},
+    cluster::nodes::TestCluster,
+    fixture::{Echo, TestGateway, revision},
 };
 
-const FAIL: &str = r#"{"inputs":[{"name":"fail","datatype":"FP32","shape":[1,4],"data":[1,2,3,4]}]}"#;
+const FAILING_REQUEST: &str = r#"{"inputs":[{"name":"fail","datatype":"FP32","shape":[1,4],"data":[1,2,3,4]}]}"#;
 
-async fn outcomes(house: &mut House) -> Vec<RevisionOutcomes> {
+async fn outcomes(gateway: &mut TestGateway) -> Vec<RevisionOutcomes> {
     loop {
-        if let GatewayEvent::Outcomes(outcomes) = house.event().await {
+        if let GatewayEvent::Outcomes(outcomes) = gateway.event().await {
             return outcomes;
         }
     }
@@ -20,26 +20,26 @@ async fn outcomes(house: &mut House) -> Vec<RevisionOutcomes> {
 
 #[tokio::test]
 async fn results_are_told_by_the_revision_that_answered_here_or_elsewhere() {
-    let mut town = Town::new(&["a", "b"]).await;
+    let mut cluster = TestCluster::new(&["a", "b"]).await;
     let echo = Echo::open();
-    town.serve("iris", &[("b", &echo)]).await;
+    cluster.serve("iris", &[("b", &echo)]).await;
     for node in ["a", "b"] {
-        let house = town.house(node);
+        let gateway = cluster.gateway(node);
         let mut sum = RevisionOutcomes::none(revision("iris", "1"));
         for _ in 0..3 {
-            assert_eq!(house.infer("iris", &[]).await.status, 200);
+            assert_eq!(gateway.infer("iris", &[]).await.status, 200);
         }
-        assert_eq!(house.post("/v2/models/iris/infer", FAIL).await.status, 500);
+        assert_eq!(gateway.post("/v2/models/iris/infer", FAILING_REQUEST).await.status, 500);
         // What is told at one tick may be a part of it.
         while sum.requests() < 4 {
-            for one in outcomes(house).await {
+            for one in outcomes(gateway).await {
                 sum.add(&one);
             }
         }
         assert_eq!((sum.ok, sum.client_errors, sum.server_errors), (3, 0, 1), "{node}");
         assert_eq!(sum.latency.iter().sum::<u64>(), 4, "{node}");
         let mut text = String::new();
-        encode(&mut text, &house.registry).expect("a String takes everything");
+        encode(&mut text, &gateway.registry).expect("a String takes everything");
         let hash = revision("iris", "1").hash();
         for line in [
             format!(

@@ -8,7 +8,7 @@ use tokio_stream::StreamExt as _;
 use tonic::Code;
 
 use crate::{
-    fixture::{Echo, House, REQUEST, soon},
+    fixture::{Echo, REQUEST, TestGateway, soon},
     grpc::{client, infer},
 };
 
@@ -20,10 +20,10 @@ fn panicking(id: &str) -> berth_wire::oip::ModelInferRequest {
 
 #[tokio::test]
 async fn over_http_1_the_next_request_is_answered() {
-    let mut house = House::new();
-    house.serve("iris", "1", Echo::open()).await;
+    let mut gateway = TestGateway::new();
+    gateway.serve("iris", "1", Echo::open()).await;
     let bad = REQUEST.replace("\"x\"", "\"panic\"");
-    let mut stream = TcpStream::connect(house.address()).await.expect("it listens");
+    let mut stream = TcpStream::connect(gateway.address()).await.expect("it listens");
     for (body, close) in [(bad.as_str(), ""), (REQUEST, "Connection: close\r\n")] {
         let head = format!("POST /v2/models/iris/infer HTTP/1.1\r\nHost: x\r\n{close}Content-Length: {}", body.len());
         stream.write_all(format!("{head}\r\n\r\n{body}").as_bytes()).await.expect("written");
@@ -36,10 +36,10 @@ async fn over_http_1_the_next_request_is_answered() {
 
 #[tokio::test]
 async fn over_http_2_the_other_streams_are_answered() {
-    let mut house = House::new();
+    let mut gateway = TestGateway::new();
     let echo = Echo::shut();
-    house.serve("iris", "1", echo.clone()).await;
-    let client = client(&house).await;
+    gateway.serve("iris", "1", echo.clone()).await;
+    let client = client(&gateway).await;
     // One that runs while others on its connection panic.
     let mut waiting = client.clone();
     let waiting = tokio::task::spawn(async move { waiting.model_infer(infer("iris", "first")).await });

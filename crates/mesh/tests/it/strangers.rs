@@ -9,7 +9,7 @@ use std::{
 use socket2::SockRef;
 
 use crate::{
-    fixture::{Echo, House},
+    fixture::{Echo, TestGateway},
     mutator,
 };
 
@@ -21,11 +21,11 @@ const PATIENCE: Duration = Duration::from_secs(60);
 #[test]
 fn fuzz_http() {
     let tokio = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().expect("threads");
-    let (house, address) = tokio.block_on(async {
-        let mut house = House::new();
-        house.serve("iris", "1", Echo::open()).await;
-        let address = house.address();
-        (house, address)
+    let (gateway, address) = tokio.block_on(async {
+        let mut gateway = TestGateway::new();
+        gateway.serve("iris", "1", Echo::open()).await;
+        let address = gateway.address();
+        (gateway, address)
     });
     let is_alive = || {
         // One that closes its half may be gone, and is then owed no answer: this one stays.
@@ -45,7 +45,7 @@ fn fuzz_http() {
         }
     });
     is_alive();
-    drop(house);
+    drop(gateway);
     tokio.shutdown_background();
 }
 

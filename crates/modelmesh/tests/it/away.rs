@@ -10,7 +10,7 @@ use berth_wire::mmesh::{GetStatusRequest, model_status_info::ModelStatus};
 use futures::{FutureExt as _, future::BoxFuture};
 use tonic::Code;
 
-use crate::town::Town;
+use crate::test_cluster::TestCluster;
 
 /// A store that can be away: then it answers no reads of a key.
 #[derive(Default)]
@@ -52,13 +52,13 @@ impl Store for AwayStore {
 #[tokio::test]
 async fn the_state_of_a_model_needs_no_store() {
     let store = Arc::new(AwayStore::default());
-    let mut town = Town::over(Arc::clone(&store) as Arc<dyn Store>, 1).await;
-    town.loaded("here", "p").await;
-    town.register("cold", "p").await.expect("registered");
+    let mut cluster = TestCluster::over(Arc::clone(&store) as Arc<dyn Store>, 1).await;
+    cluster.loaded("here", "p").await;
+    cluster.register("cold", "p").await.expect("registered");
     store.is_away.store(true, Relaxed);
-    assert_eq!(town.status("here").await.status(), ModelStatus::Loaded);
-    assert_eq!(town.status("cold").await.status(), ModelStatus::NotLoaded);
+    assert_eq!(cluster.status("here").await.status(), ModelStatus::Loaded);
+    assert_eq!(cluster.status("cold").await.status(), ModelStatus::NotLoaded);
     let request = GetStatusRequest { model_id: "other".to_owned() };
-    let error = town.client.get_model_status(request).await.expect_err("somebody may have declared it just now");
+    let error = cluster.client.get_model_status(request).await.expect_err("somebody may have declared it just now");
     assert_eq!(error.code(), Code::Unavailable, "{error}");
 }

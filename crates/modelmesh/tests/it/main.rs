@@ -4,5 +4,5 @@
 
 mod away;
 mod models;
-mod town;
+mod test_cluster;
 mod vmodels;

@@ -10,7 +10,7 @@ use super::VERSION;
 /// A version that is served beside the stored one. Paths are those of a `ModelDeployment`'s spec.
 #[derive(Debug)]
 pub struct Spoke {
-    /// The version.
+    /// The name of the version: `v1alpha1`.
     pub version: &'static str,
     /// The warning that API servers give to whoever uses it, if it is to go.
     pub deprecation: Option<&'static str>,

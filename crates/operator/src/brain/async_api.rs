@@ -8,7 +8,7 @@
 use kube::ResourceExt;
 use serde_json::{Value, json};
 
-use super::{ApplyError, Decision, World, is_controlled, is_controlled_alike, said, told};
+use super::{ApplyError, Decision, World, is_controlled, is_controlled_alike, said, status_change};
 use crate::{
     api::{
         AsyncAPI, AsyncAPISpec, AsyncAPIStatus, GROUP, ModelDeployment, VERSION,
@@ -48,7 +48,7 @@ pub fn async_api(
         conditions: conditions(before, &state, generation, now),
         address: derived.then(|| address(object)),
     };
-    let (status, events) = told(object.status.as_ref(), after);
+    let (status, events) = status_change(object.status.as_ref(), after);
     Decision { status, events, ..Decision::default() }
 }
 

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::{ApplyError, Decision, is_controlled, pool::ROUTED, said, told};
+use super::{ApplyError, Decision, is_controlled, pool::ROUTED, said, status_change};
 use crate::{
     api::{CLOpsDeployment, Condition, GROUP, Status, VERSION, status::State},
     compare::holds,
@@ -45,7 +45,7 @@ pub fn clops_deployment(
         Status { replicas, ready_replicas, address, executor, async_apis, ready_async_apis, render: None, ..before };
     let mut after = after.with(&state, generation, now);
     after.conditions.extend(routed.map(|routed| Condition { observed_generation: generation, ..routed }));
-    let (status, events) = told(object.status.as_ref(), after);
+    let (status, events) = status_change(object.status.as_ref(), after);
     Decision { apply, status, events, ..Decision::default() }
 }
 

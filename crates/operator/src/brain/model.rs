@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::{ApplyError, Decision, async_api, is_controlled, is_controlled_alike, pool, told, valid};
+use super::{ApplyError, Decision, async_api, is_controlled, is_controlled_alike, pool, status_change, valid};
 use crate::{
     api::{ModelDeployment, Status, async_api::KIND as ASYNC_API, status::State},
     compare::holds,
@@ -21,7 +21,7 @@ const CHANGED: &str = "the Deployment was created or changed";
 pub struct World<'a> {
     /// Objects of the model, and others of their names, as the API server holds them.
     pub live: &'a [&'a Value],
-    /// The rules of this operator.
+    /// The rules that objects can be rendered by.
     pub rules: Rules,
     /// Images and abilities for what is rendered from now on.
     pub installation: &'a Installation,
@@ -29,7 +29,7 @@ pub struct World<'a> {
     pub absent: &'a [&'static str],
     /// Kinds that the operator has no right to see, of those that it can do without.
     pub forbidden: &'a [&'static str],
-    /// Failure of the last attempt.
+    /// Failure of the last attempt; `None`: it succeeded, or there was none.
     pub trouble: Option<&'a ApplyError>,
     /// The time, for conditions.
     pub now: &'a str,
@@ -102,7 +102,7 @@ pub fn model_deployment(object: &ModelDeployment, world: World<'_>) -> Decision 
     let routed = pool::condition(object, world, &status);
     let mut status = status.with(&state, generation, world.now);
     status.conditions.extend(routed);
-    let (status, events) = told(object.status.as_ref(), status);
+    let (status, events) = status_change(object.status.as_ref(), status);
     let kept_replicas = live.and_then(|live| kept_replicas(&apply, live));
     Decision { delete, apply, kept_replicas, status, events }
 }
@@ -142,7 +142,7 @@ fn kept(object: &ModelDeployment, known: Record, world: World<'_>) -> Option<Rec
 fn rendered(object: &ModelDeployment, record: &Record, world: World<'_>) -> Result<Vec<Value>, String> {
     valid::check(object)?;
     let objects = world.rules.render(object, record).map_err(|error| error.to_string())?;
-    Ok(objects.into_iter().map(|object| world.installation.adapted(object)).collect())
+    Ok(objects.into_iter().map(|object| world.installation.adapt(object)).collect())
 }
 
 /// The autoscaler, the pool, the route and the asynchronous APIs of a model that is not to have them any more.

@@ -9,14 +9,17 @@ use crate::{
 };
 
 /// The longest name: that of a Service, and the value of a label.
-const LONGEST: usize = 63;
+const MAX_NAME_BYTES: usize = 63;
 
 /// The first rule that an object breaks, with the field and the remedy.
 pub(crate) fn check(model: &ModelDeployment) -> Result<(), String> {
     let name = model.metadata.name.as_deref().unwrap_or_default();
-    if name.len() > LONGEST || name.contains('.') || !name.starts_with(|letter: char| letter.is_ascii_lowercase()) {
+    if name.len() > MAX_NAME_BYTES
+        || name.contains('.')
+        || !name.starts_with(|letter: char| letter.is_ascii_lowercase())
+    {
         return Err(format!(
-            "metadata.name: {name} cannot name a Service: use at most {LONGEST} lower-case letters, digits and dashes, a letter first"
+            "metadata.name: {name} cannot name a Service: use at most {MAX_NAME_BYTES} lower-case letters, digits and dashes, a letter first"
         ));
     }
     let container = &model.spec.container;
@@ -60,7 +63,7 @@ pub(crate) fn check(model: &ModelDeployment) -> Result<(), String> {
 fn check_pool(model: &ModelDeployment, pool: &InferencePool) -> Result<(), String> {
     let names: Vec<&str> = model.spec.container.ports.iter().map(|port| port.name.as_str()).collect();
     let name = model.metadata.name.as_deref().unwrap_or_default();
-    let longest = LONGEST - PICKER.len();
+    let longest = MAX_NAME_BYTES - PICKER.len();
     match pool.port.as_deref() {
         None => {
             Err("spec.inferencePool.port: name the port of the container that Gateways send requests to".to_owned())

@@ -21,7 +21,7 @@ const ASKER: &str = "berth-plan-upgrade";
 
 /// Reason why a model was not moved.
 #[derive(Debug, thiserror::Error)]
-pub enum NotAdopted {
+pub enum AdoptionError {
     /// The API server refuses, or is away.
     #[error("the API server says: {0}")]
     Api(String),
@@ -52,27 +52,27 @@ pub async fn models(client: &Client, namespace: Option<&str>) -> Result<Vec<Mode
 ///
 /// # Errors
 /// It is not ready within `patience`.
-pub async fn adopt(client: &Client, change: &Change, patience: Duration) -> Result<(), NotAdopted> {
+pub async fn adopt(client: &Client, change: &Change, patience: Duration) -> Result<(), AdoptionError> {
     let api: Api<ModelDeployment> = Api::namespaced(client.clone(), &change.namespace);
-    let record = serde_json::to_string(&change.to).map_err(|error| NotAdopted::Api(error.to_string()))?;
+    let record = serde_json::to_string(&change.to).map_err(|error| AdoptionError::Api(error.to_string()))?;
     ask(&api, &change.name, Some(record)).await.map_err(api_error)?;
     let settled = await_condition(api.clone(), &change.name, Settled { change });
     if let Ok(Err(error)) = time::timeout(patience, settled).await {
-        return Err(NotAdopted::Api(error.to_string()));
+        return Err(AdoptionError::Api(error.to_string()));
     }
     let found = answered(api.get_opt(&change.name)).await.map_err(api_error)?;
-    let Some(model) = found else { return Err(NotAdopted::Changed) };
+    let Some(model) = found else { return Err(AdoptionError::Changed) };
     if model.metadata.generation != Some(change.to.generation) {
-        return Err(NotAdopted::Changed);
+        return Err(AdoptionError::Changed);
     }
     let status = model.status.unwrap_or_default();
     if status.render.as_ref() != Some(&change.to) {
         ask(&api, &change.name, None).await.map_err(api_error)?;
-        return Err(NotAdopted::Ignored);
+        return Err(AdoptionError::Ignored);
     }
     match status.condition("Ready") {
         Some(ready) if ready.status == "True" => Ok(()),
-        other => Err(NotAdopted::NotReady(other.map(|ready| ready.message.clone()).unwrap_or_default())),
+        other => Err(AdoptionError::NotReady(other.map(|ready| ready.message.clone()).unwrap_or_default())),
     }
 }
 
@@ -82,10 +82,10 @@ async fn ask(api: &Api<ModelDeployment>, name: &str, record: Option<String>) -> 
     answered(api.patch(name, &parameters, &Patch::Merge(patch))).await.map(drop)
 }
 
-fn api_error(error: Error) -> NotAdopted {
+fn api_error(error: Error) -> AdoptionError {
     match error {
-        Error::Api(refusal) => NotAdopted::Api(refusal.message),
-        other => NotAdopted::Api(other.to_string()),
+        Error::Api(refusal) => AdoptionError::Api(refusal.message),
+        other => AdoptionError::Api(other.to_string()),
     }
 }
 

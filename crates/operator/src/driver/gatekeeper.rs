@@ -20,8 +20,8 @@ use crate::{
     brain::ApplyError,
     conversion,
     driver::attempt::{is_controlled_by, trouble},
+    metrics::OperatorMetrics,
     render::{self, Installation},
-    vitals::Vitals,
 };
 
 /// Time for a review: less than the API server waits, so that it hears why nothing was checked.
@@ -35,20 +35,20 @@ const CONFIGURATION: &str = "berth-operator";
 pub struct Gatekeeper {
     client: Client,
     installation: Installation,
-    vitals: Vitals,
+    metrics: OperatorMetrics,
 }
 
 impl Gatekeeper {
     /// A gatekeeper that renders with these images.
     #[must_use]
-    pub fn new(client: Client, installation: Installation, vitals: Vitals) -> Self {
-        Self { client, installation, vitals }
+    pub fn new(client: Client, installation: Installation, metrics: OperatorMetrics) -> Self {
+        Self { client, installation, metrics }
     }
 
     /// The answer to an AdmissionReview.
     pub async fn review(&self, request: &Request) -> Value {
         let verdict = self.verdict(request).await;
-        self.vitals.reviewed(match verdict {
+        self.metrics.reviewed(match verdict {
             Verdict::Allowed | Verdict::Cautioned(_) => "allowed",
             Verdict::Warned(_) => "unchecked",
             Verdict::Denied(_) => "denied",
@@ -92,7 +92,7 @@ impl Gatekeeper {
         let record = render::SHIPPED.record(&self.installation, model.metadata.generation.unwrap_or_default());
         let objects =
             render::SHIPPED.render(&model, &record).map_err(|error| ApplyError::Refused(error.to_string()))?;
-        for object in objects.into_iter().map(|object| self.installation.adapted(object)) {
+        for object in objects.into_iter().map(|object| self.installation.adapt(object)) {
             let Some(kind) = Kind::of(&object) else { continue };
             let key = Key::of(kind, &object);
             self.read(&key, model.metadata.uid.as_deref()).await?;
@@ -124,8 +124,8 @@ impl Gatekeeper {
     pub fn convert(&self, review: &[u8]) -> Result<String, conversion::Malformed> {
         let answered = conversion::Review::read(review).and_then(|review| review.answer());
         match &answered {
-            Ok((_, Some(objects))) => self.vitals.converted("succeeded", *objects),
-            Ok((_, None)) | Err(_) => self.vitals.converted("failed", 1),
+            Ok((_, Some(objects))) => self.metrics.converted("succeeded", *objects),
+            Ok((_, None)) | Err(_) => self.metrics.converted("failed", 1),
         }
         answered.map(|(answer, _)| answer)
     }

@@ -9,7 +9,7 @@ use crate::{
     render::{EXECUTOR, Installation, OPTIONAL, PICKER},
 };
 
-/// A kind of objects.
+/// A kind of objects that the operator watches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Kind {
     CLOps,
@@ -164,7 +164,7 @@ impl Key {
     }
 
     /// The objects whose decisions look at this one: itself, where it has decisions, and its owner.
-    pub(super) fn concerned(&self) -> Vec<Self> {
+    pub(super) fn dependents(&self) -> Vec<Self> {
         match self.kind {
             Kind::CLOps => vec![self.clone()],
             Kind::Model => vec![self.clone(), self.sibling(Kind::CLOps)],

@@ -27,7 +27,7 @@ const WRITER: &str = "berth-migrate-storage";
 /// The outcome for a custom resource.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Migrated {
-    /// Its definition.
+    /// The name of its definition: `modeldeployments.berth.dev`.
     pub definition: String,
     /// Objects that were written again; `None` where no older version was stored.
     pub objects: Option<usize>,
@@ -35,7 +35,7 @@ pub struct Migrated {
 
 /// Reason why objects are still stored in older versions. Nothing is lost: it can be run again.
 #[derive(Debug, thiserror::Error)]
-pub enum NotMigrated {
+pub enum MigrationError {
     /// The definitions are of an older operator.
     #[error("{0} stores {1}: apply the custom resources of this version first (berth operator manifests)")]
     Older(&'static str, String),
@@ -48,7 +48,7 @@ pub enum NotMigrated {
 ///
 /// # Errors
 /// The definitions are old, or an object cannot be read or written.
-pub async fn migrate(client: &Client) -> Result<Vec<Migrated>, NotMigrated> {
+pub async fn migrate(client: &Client) -> Result<Vec<Migrated>, MigrationError> {
     let mut outcome = Vec::new();
     for (name, kind) in CONVERTED.into_iter().zip([Kind::CLOps, Kind::Model]) {
         outcome.push(Migrated { definition: name.to_owned(), objects: migrate_kind(client, name, kind).await? });
@@ -56,13 +56,13 @@ pub async fn migrate(client: &Client) -> Result<Vec<Migrated>, NotMigrated> {
     Ok(outcome)
 }
 
-async fn migrate_kind(client: &Client, name: &'static str, kind: Kind) -> Result<Option<usize>, NotMigrated> {
+async fn migrate_kind(client: &Client, name: &'static str, kind: Kind) -> Result<Option<usize>, MigrationError> {
     let definitions: Api<CustomResourceDefinition> = Api::all(client.clone());
     let failed = |error| api_error(name.to_owned(), error);
     let definition = definitions.get(name).await.map_err(failed)?;
     let storage = definition.spec.versions.iter().find(|version| version.storage).map(|version| version.name.clone());
     if storage.as_deref() != Some(VERSION) {
-        return Err(NotMigrated::Older(name, storage.unwrap_or_default()));
+        return Err(MigrationError::Older(name, storage.unwrap_or_default()));
     }
     let stored = definition.status.and_then(|status| status.stored_versions).unwrap_or_default();
     if stored == [VERSION] {
@@ -100,7 +100,7 @@ async fn rewrite(
     client: &Client,
     kind: Kind,
     object: &PartialObjectMeta<kube::core::DynamicObject>,
-) -> Result<(), NotMigrated> {
+) -> Result<(), MigrationError> {
     let (namespace, name) = (object.metadata.namespace.as_deref(), object.metadata.name.as_deref().unwrap_or_default());
     let parameters = PatchParams { field_manager: Some(WRITER.to_owned()), ..PatchParams::default() };
     match kind.api(client, namespace).patch(name, &parameters, &Patch::Merge(json!({}))).await {
@@ -114,9 +114,9 @@ async fn rewrite(
     }
 }
 
-fn api_error(about: String, error: Error) -> NotMigrated {
+fn api_error(about: String, error: Error) -> MigrationError {
     match error {
-        Error::Api(refusal) => NotMigrated::Api(about, refusal.message),
-        other => NotMigrated::Api(about, other.to_string()),
+        Error::Api(refusal) => MigrationError::Api(about, refusal.message),
+        other => MigrationError::Api(about, other.to_string()),
     }
 }

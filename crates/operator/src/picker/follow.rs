@@ -15,7 +15,7 @@ use super::{Pods, Pool};
 /// The pods that belong to a pool.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Members {
-    /// Their namespace.
+    /// The one namespace that all of them are in.
     pub namespace: String,
     /// Their labels, as `kubectl -l` takes them.
     pub selector: String,

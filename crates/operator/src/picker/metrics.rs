@@ -12,17 +12,18 @@ use super::balance::Choice;
 
 /// The label of requests.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct OfOutcome {
+struct OutcomeLabels {
     outcome: &'static str,
 }
 
 #[derive(Debug)]
 pub(super) struct PickerMetrics {
     registry: Arc<Registry>,
-    requests: Family<OfOutcome, Counter>,
+    requests: Family<OutcomeLabels, Counter>,
     in_flight: Gauge<i64, AtomicI64>,
     ready: Gauge<i64, AtomicI64>,
     watch_failures: Counter,
+    parts_refused: Counter,
 }
 
 impl Default for PickerMetrics {
@@ -34,6 +35,7 @@ impl Default for PickerMetrics {
             in_flight: Gauge::default(),
             ready: Gauge::default(),
             watch_failures: Counter::default(),
+            parts_refused: Counter::default(),
         };
         registry.register("requests", "Requests that a Gateway asked about", metrics.requests.clone());
         registry.register(
@@ -43,6 +45,11 @@ impl Default for PickerMetrics {
         );
         registry.register("ready_pods", "Pods that may be picked", metrics.ready.clone());
         registry.register("watch_failures", "Watches of pods that broke", metrics.watch_failures.clone());
+        registry.register(
+            "parts_refused",
+            "Parts of requests for which there was no memory",
+            metrics.parts_refused.clone(),
+        );
         Self { registry: Arc::new(registry), ..metrics }
     }
 }
@@ -65,7 +72,7 @@ impl PickerMetrics {
             Choice::NoneReady => "none_ready",
             Choice::Busy => "busy",
         };
-        self.requests.get_or_create(&OfOutcome { outcome }).inc();
+        self.requests.get_or_create(&OutcomeLabels { outcome }).inc();
     }
 
     pub(super) fn released(&self) {
@@ -78,5 +85,9 @@ impl PickerMetrics {
 
     pub(super) fn watch_failed(&self) {
         self.watch_failures.inc();
+    }
+
+    pub(super) fn no_memory(&self) {
+        self.parts_refused.inc();
     }
 }

@@ -8,6 +8,7 @@ use std::{
 };
 
 use berth_wire::{
+    byte_budget::ByteBudget,
     external_processor::{
         ProcessingRequest, ProcessingResponse,
         external_processor_server::{ExternalProcessor, ExternalProcessorServer, SERVICE_NAME},
@@ -22,13 +23,20 @@ use futures::{
     StreamExt,
     stream::{self, BoxStream, Empty},
 };
-use tokio::{sync::Semaphore, time::timeout};
+use tokio::{
+    sync::{OwnedSemaphorePermit, Semaphore},
+    time::timeout,
+};
 use tonic::{
     Request, Response, Status, Streaming,
-    codegen::{Body, BoxFuture, Service, StdError, http},
+    codegen::{Body, BoxFuture, Bytes, Service, StdError, http},
 };
 
-use super::{Pool, session::Session};
+use super::{
+    Pool,
+    part_memory::{MEMORY, PartBody, StreamMemory},
+    session::Session,
+};
 
 /// Largest part of a request in bytes. Headers are small; of a body, Envoy buffers 1 MiB by default, and passes on a little more at once.
 const PART: usize = 2 << 20;
@@ -50,6 +58,9 @@ const HEALTH: &str = "/grpc.health.v1.Health/";
 pub struct PickerServer {
     processor: ExternalProcessorServer<Processor>,
     health: HealthServer<PoolHealth>,
+    pool: Pool,
+    /// Memory for the parts of all requests.
+    memory: Arc<ByteBudget>,
 }
 
 impl PickerServer {
@@ -59,14 +70,16 @@ impl PickerServer {
         let processor = Processor { pool: pool.clone(), streams: Arc::new(Semaphore::new(STREAMS)) };
         Self {
             processor: ExternalProcessorServer::new(processor).max_decoding_message_size(PART),
-            health: HealthServer::new(PoolHealth(pool)).max_decoding_message_size(CHECK),
+            health: HealthServer::new(PoolHealth(pool.clone())).max_decoding_message_size(CHECK),
+            pool,
+            memory: ByteBudget::new(MEMORY),
         }
     }
 }
 
 impl<B> Service<http::Request<B>> for PickerServer
 where
-    B: Body + Send + 'static,
+    B: Body<Data = Bytes> + Send + Unpin + 'static,
     B::Error: Into<StdError> + Send + 'static,
 {
     type Response = http::Response<tonic::body::Body>;
@@ -80,7 +93,12 @@ where
     fn call(&mut self, request: http::Request<B>) -> Self::Future {
         match request.uri().path().starts_with(HEALTH) {
             true => self.health.call(request),
-            false => self.processor.call(request),
+            false => {
+                let memory = StreamMemory::new(&self.memory);
+                let mut request = request.map(|body| PartBody::new(body, memory.clone(), self.pool.clone()));
+                request.extensions_mut().insert(memory);
+                self.processor.call(request)
+            }
         }
     }
 }
@@ -103,16 +121,39 @@ impl ExternalProcessor for Processor {
             let message = format!("{STREAMS} requests are under way, which is the most: try again later");
             return Err(Status::unavailable(message));
         };
-        let conversation = (request.into_inner(), Session::new(self.pool.clone()), place, Some(FIRST_WITHIN));
-        let answers = stream::try_unfold(conversation, |(mut parts, mut session, place, mut within)| async move {
-            while let Some(part) = next(&mut parts, within.take()).await? {
-                if let Some(answer) = session.on(part) {
-                    return Ok(Some((answer, (parts, session, place, within))));
-                }
-            }
-            Ok::<_, Status>(None)
+        let memory = request.extensions().get::<StreamMemory>().cloned();
+        let (parts, session) = (request.into_inner(), Session::new(self.pool.clone()));
+        let conversation = Conversation { parts, session, memory, within: Some(FIRST_WITHIN), _place: place };
+        let answers = stream::try_unfold(conversation, |mut conversation| async move {
+            let answer = conversation.answer().await?;
+            Ok::<_, Status>(answer.map(|answer| (answer, conversation)))
         });
         Ok(Response::new(answers.boxed()))
+    }
+}
+
+/// One stream: the parts of a request, and their answers.
+struct Conversation {
+    parts: Streaming<ProcessingRequest>,
+    session: Session,
+    memory: Option<StreamMemory>,
+    /// The time for the first part, until it has come.
+    within: Option<Duration>,
+    _place: OwnedSemaphorePermit,
+}
+
+impl Conversation {
+    /// The next answer, once the one before has been taken; `None` at the end.
+    async fn answer(&mut self) -> Result<Option<ProcessingResponse>, Status> {
+        loop {
+            if let Some(memory) = &self.memory {
+                memory.answered();
+            }
+            let Some(part) = next(&mut self.parts, self.within.take()).await? else { return Ok(None) };
+            if let Some(answer) = self.session.on(part) {
+                return Ok(Some(answer));
+            }
+        }
     }
 }
 

@@ -23,15 +23,15 @@ pub struct PickerWorkload {
     pub metadata: Value,
     /// The pool that it picks for.
     pub pool: String,
-    /// The namespace of both.
+    /// The namespace of the picker and of its pool.
     pub namespace: String,
-    /// The image of Berth.
+    /// The image of Berth, whose `berth operator picker` runs in the pod.
     pub image: String,
     /// The labels of the pool's pods, as `kubectl -l` takes them.
     pub selector: String,
-    /// The port of these.
+    /// The port at which those pods take requests.
     pub port: u16,
-    /// The most requests of each at once; `None`: any number.
+    /// The most requests of one pod at once; `None`: any number.
     pub most: Option<u32>,
 }
 

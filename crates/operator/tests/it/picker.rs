@@ -1,6 +1,15 @@
 //! A picker as a Gateway talks to it: streams of external processing, without a network.
 
-use std::{collections::BTreeSet, net::SocketAddr, num::NonZeroU32, time::Duration};
+use std::{
+    collections::{BTreeSet, VecDeque},
+    convert::Infallible,
+    future::poll_fn,
+    net::SocketAddr,
+    num::NonZeroU32,
+    pin::Pin,
+    task::{Context, Poll},
+    time::Duration,
+};
 
 use berth_operator::picker::{PickerServer, Pool};
 use berth_wire::{
@@ -16,8 +25,15 @@ use berth_wire::{
     },
     health::{HealthCheckRequest, health_check_response::ServingStatus, health_client::HealthClient},
 };
-use futures::channel::mpsc::{Sender, channel};
-use tonic::{Code, Streaming};
+use futures::{
+    FutureExt as _,
+    channel::mpsc::{Sender, channel},
+};
+use http_body::Frame;
+use tonic::{
+    Code, Streaming,
+    codegen::{Body, Bytes, Service as _, http},
+};
 
 /// A stream about one request.
 struct Conversation {
@@ -291,6 +307,72 @@ async fn streams_at_once_are_bounded() {
     drop(streams.pop());
     let (_parts, asked) = channel::<ProcessingRequest>(1);
     assert!(ExternalProcessorClient::new(server).process(asked).await.is_ok(), "one has ended");
+}
+
+/// A stream whose data are these pieces, and then nothing for as long as it lasts.
+struct Pieces(VecDeque<Bytes>);
+
+impl Pieces {
+    /// A message without anything in it, and of one of 2 MiB so much in pieces of 16 KiB.
+    fn begun(pieces: usize) -> Self {
+        let prefixes = [Bytes::from_static(&[0; 5]), Bytes::from_static(&[0, 0, 0x20, 0, 0])];
+        let piece = Bytes::from_static(&[b'x'; 16 << 10]);
+        Self(prefixes.into_iter().chain(std::iter::repeat_n(piece, pieces)).collect())
+    }
+}
+
+impl Body for Pieces {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        self.0.pop_front().map_or(Poll::Pending, |piece| Poll::Ready(Some(Ok(Frame::data(piece)))))
+    }
+}
+
+async fn begin(server: &PickerServer, pieces: Pieces) -> tonic::body::Body {
+    let request = http::Request::post("/envoy.service.ext_proc.v3.ExternalProcessor/Process");
+    let request = request.header("content-type", "application/grpc").body(pieces).expect("a request");
+    server.clone().call(request).await.expect("an answer").into_body()
+}
+
+/// The status of a stream, at its end.
+async fn status(answers: &mut tonic::body::Body) -> String {
+    let frame = poll_fn(|cx| Pin::new(&mut *answers).poll_frame(cx)).await.expect("an end").expect("no error");
+    let trailers = frame.into_trailers().expect("no answer");
+    trailers["grpc-status"].to_str().expect("text").to_owned()
+}
+
+#[tokio::test(start_paused = true)]
+async fn parts_that_are_not_whole_have_a_sum_and_an_end() {
+    let pool = pool(&[1], 0);
+    let server = PickerServer::new(pool.clone());
+    let mut held = Vec::new();
+    // Each is 16 KiB short of 2 MiB, and all of them half a MiB short of 64.
+    for _ in 0..32 {
+        let mut answers = begin(&server, Pieces::begun(127)).await;
+        assert!(status(&mut answers).now_or_never().is_none(), "there is room");
+        held.push(answers);
+    }
+    let mut more = begin(&server, Pieces::begun(127)).await;
+    assert_eq!(status(&mut more).await, "14", "UNAVAILABLE");
+    assert!(pool.metrics().contains("berth_picker_parts_refused_total 1"), "{}", pool.metrics());
+    // What never becomes whole ends, and another has its room.
+    for mut answers in held {
+        assert_eq!(status(&mut answers).await, "4", "DEADLINE_EXCEEDED");
+    }
+    let mut again = begin(&server, Pieces::begun(127)).await;
+    assert!(status(&mut again).now_or_never().is_none(), "there is room again");
+}
+
+#[tokio::test]
+async fn parts_that_were_answered_do_not_count() {
+    let mut conversation = open(&pool(&[1], 0)).await;
+    for _ in 0..70 {
+        let body = HttpBody { body: vec![b'x'; 1 << 20].into(), end_of_stream: false };
+        let answer = conversation.ask(part(Request::RequestBody(body))).await;
+        assert!(matches!(answer.response, Some(Response::RequestBody(_))));
+    }
 }
 
 #[tokio::test]

@@ -33,14 +33,14 @@ use crate::BoxError;
 pub enum Unsent<B> {
     /// The line did not touch it.
     Returned {
-        /// As it was given.
+        /// The request, untouched: it may go over another line.
         request: Box<Request<B>>,
-        /// The reason.
+        /// The reason why the line took no request.
         error: BoxError,
     },
     /// The server says that it did not look at it.
     Refused(hyper::Error),
-    /// Unknown outcome.
+    /// The connection broke under it: the server may have acted on it.
     Unknown(hyper::Error),
 }
 

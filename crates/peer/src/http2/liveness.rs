@@ -17,7 +17,7 @@ use socket2::{SockRef, TcpKeepalive};
 use tokio::net::{TcpStream, ToSocketAddrs};
 
 /// Silence after which the kernel asks the other end for a sign of life: as long as between the pings of nodes.
-pub const QUIET: Duration = Duration::from_secs(10);
+pub const KEEPALIVE_IDLE: Duration = Duration::from_secs(10);
 
 /// Interval between further questions: several may be lost before the connection is given up.
 pub const ASK_EVERY: Duration = Duration::from_secs(5);
@@ -40,7 +40,7 @@ pub async fn connect(place: impl ToSocketAddrs) -> io::Result<TcpStream> {
 /// Has the kernel end a connection that is idle, or whose calls wait for answers, when the machine at its other end is silent.
 pub fn end_when_silent(stream: &TcpStream) {
     let socket = SockRef::from(stream);
-    let asked = TcpKeepalive::new().with_time(QUIET).with_interval(ASK_EVERY).with_retries(ASKS);
+    let asked = TcpKeepalive::new().with_time(KEEPALIVE_IDLE).with_interval(ASK_EVERY).with_retries(ASKS);
     // A socket that refuses still works.
     let _ = socket.set_tcp_keepalive(&asked);
 }
@@ -59,8 +59,8 @@ mod tests {
         assert!(socket.keepalive().expect("a setting"));
         let asked = (socket.tcp_keepalive_time(), socket.tcp_keepalive_interval(), socket.tcp_keepalive_retries());
         let asked = (asked.0.expect("a setting"), asked.1.expect("a setting"), asked.2.expect("a setting"));
-        assert_eq!(asked, (QUIET, ASK_EVERY, ASKS));
-        assert_eq!(QUIET + ASK_EVERY * ASKS, Duration::from_secs(30), "as the docs have it");
+        assert_eq!(asked, (KEEPALIVE_IDLE, ASK_EVERY, ASKS));
+        assert_eq!(KEEPALIVE_IDLE + ASK_EVERY * ASKS, Duration::from_secs(30), "as the docs have it");
         // It would count a full window, and replace the number of questions.
         #[cfg(target_os = "linux")]
         assert_eq!(socket.tcp_user_timeout().expect("a setting"), None);

@@ -48,7 +48,7 @@ impl StreamSpawner {
     }
 }
 
-/// The waker of the connection and its streams.
+/// The waker that the connection and its streams get: it wakes the task between turns, and only notes it during one.
 #[derive(Default)]
 struct TurnWaker {
     task: AtomicWaker,
@@ -83,7 +83,7 @@ impl Wake for TurnWaker {
     }
 }
 
-/// The streams that run.
+/// The streams of one connection, polled with it in one task.
 pub struct Streams {
     begun: StreamSpawner,
     running: FuturesUnordered<BoxFuture<'static, ()>>,
@@ -148,7 +148,7 @@ mod tests {
 
     use super::*;
 
-    /// Counts wakes.
+    /// Counts how often it is woken.
     #[derive(Default)]
     struct Wakes(AtomicUsize);
 

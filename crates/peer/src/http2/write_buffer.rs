@@ -20,7 +20,7 @@ const HOLD: usize = 256 << 10;
 const DIRECT: usize = 64 << 10;
 
 /// Bytes for which the buffer grows step by step. Beyond them it takes [`HOLD`] at once: a large body is under way.
-const SMALL: usize = 16 << 10;
+const MAX_STEPWISE_BYTES: usize = 16 << 10;
 
 /// A stream that is written to from inside hyper and sent from outside. Both are in one task: the lock is never waited for.
 pub struct WriteBuffer<S>(Arc<Mutex<Inner<S>>>);
@@ -88,7 +88,7 @@ impl<S: AsyncWrite + Unpin> Inner<S> {
 
     /// Takes bytes for which there is room.
     fn hold(&mut self, bufs: &[IoSlice<'_>], size: usize) {
-        if self.held.len() + size > SMALL {
+        if self.held.len() + size > MAX_STEPWISE_BYTES {
             self.held.reserve_exact(HOLD - self.held.len());
         }
         bufs.iter().for_each(|buf| self.held.extend_from_slice(buf));

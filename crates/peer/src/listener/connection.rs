@@ -1,7 +1,7 @@
 //! One connection of another node with all its requests, as one task.
 //!
 //! ```text
-//! greeting ──refused, or too slow──→ ended
+//! handshake ──refused, or too slow──→ ended
 //!    │ named by its certificate
 //! serving ──stop──→ finishing: takes no new requests, ends after those in flight
 //!    │ the peer is done, or cut          │
@@ -45,7 +45,7 @@ use crate::{
 };
 
 /// Limit for a handshake. Allows for far or busy nodes.
-const GREET: Duration = Duration::from_secs(5);
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Limit for a node without a certificate to ask and be answered. Longer than a CA key in a token may take.
 const JOINED: Duration = Duration::from_secs(40);
@@ -70,7 +70,7 @@ pub(super) struct Ends {
     pub(super) cut: CancellationToken,
 }
 
-/// A connection that was accepted.
+/// A connection that was accepted and has no handshake yet.
 pub(super) struct Connection {
     pub(super) stream: TcpStream,
     pub(super) from: SocketAddr,
@@ -87,11 +87,12 @@ impl Connection {
     pub(super) async fn serve(self) {
         let Self { stream, from, identity, handler, ends, refusals, joins } = self;
         let may_join = handler.issues();
-        let greeted = ends.stopping.run_until_cancelled(timeout(GREET, greet(stream, &identity, may_join))).await;
-        let (stream, caller) = match greeted {
+        let established =
+            ends.stopping.run_until_cancelled(timeout(HANDSHAKE_TIMEOUT, handshake(stream, &identity, may_join))).await;
+        let (stream, caller) = match established {
             None => return,
-            Some(Ok(Ok(Greeted::Node(stream, caller)))) => (*stream, caller),
-            Some(Ok(Ok(Greeted::Joining(stream)))) => {
+            Some(Ok(Ok(Established::Node(stream, caller)))) => (*stream, caller),
+            Some(Ok(Ok(Established::Joining(stream)))) => {
                 return match joins.try_acquire() {
                     Ok(_place) => join(*stream, DialledFrom(from.ip()), handler).await,
                     Err(_) => {
@@ -102,7 +103,7 @@ impl Connection {
             }
             Some(Ok(Err(refusal))) => return refusals.tell(from, &refusal),
             Some(Err(_)) => {
-                let slow = format!("it did not finish the handshake within {GREET:?}");
+                let slow = format!("it did not finish the handshake within {HANDSHAKE_TIMEOUT:?}");
                 return refusals.tell(from, &Refusal::new(Kind::Slow, slow));
             }
         };
@@ -115,15 +116,15 @@ impl Connection {
     }
 }
 
-/// The other end after the handshake.
-enum Greeted {
-    /// A node, by its certificate.
+/// A connection after its handshake, by its other end.
+enum Established {
+    /// A node with a certificate of the cluster.
     Node(Box<TlsStream<BufReader<TcpStream>>>, Caller),
     /// A node that has no certificate yet.
     Joining(Box<TlsStream<BufReader<TcpStream>>>),
 }
 
-async fn greet(stream: TcpStream, identity: &Identity, may_join: bool) -> Result<Greeted, Refusal> {
+async fn handshake(stream: TcpStream, identity: &Identity, may_join: bool) -> Result<Established, Refusal> {
     let stream = BufReader::with_capacity(window::READ, stream);
     let hello = LazyConfigAcceptor::new(Acceptor::default(), stream).await.map_err(|error| Refusal::of(&error))?;
     let joins = hello.client_hello().server_name() == Some(joining::SERVER_NAME);
@@ -135,11 +136,11 @@ async fn greet(stream: TcpStream, identity: &Identity, may_join: bool) -> Result
     let config = if joins { &current.joining } else { &current.server };
     let stream = hello.into_stream(Arc::clone(config)).await.map_err(|error| Refusal::of(&error))?;
     if joins {
-        return Ok(Greeted::Joining(Box::new(stream)));
+        return Ok(Established::Joining(Box::new(stream)));
     }
     let caller = tls::caller(stream.get_ref().1.peer_certificates());
     let caller = caller.map_err(|why| Refusal::new(Kind::Nameless, why))?;
-    Ok(Greeted::Node(Box::new(stream), caller))
+    Ok(Established::Node(Box::new(stream), caller))
 }
 
 /// Answers one request of a node that has no certificate yet.

@@ -29,7 +29,7 @@ pub(super) enum Kind {
     Nameless,
 }
 
-/// The number of kinds.
+/// The number of kinds, the last of which is [`Kind::Nameless`].
 const KINDS: usize = Kind::Nameless as usize + 1;
 
 /// The reason for which a caller was refused.

@@ -39,7 +39,7 @@ use crate::members::{Hint, MemberTable};
 
 /// Interval at which the view is compared with foca and missing cards are requested. 50 ms keeps suspicion visible
 /// well within `suspect_for`.
-const LOOK: Duration = Duration::from_millis(50);
+const COMPARE_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Hints queued for gossip. 512 covers a burst of loads; more are dropped.
 const HINTS: usize = 512;
@@ -50,7 +50,7 @@ const CARD: usize = 640;
 /// Input of the membership brain.
 #[derive(Debug)]
 pub enum Event<'a> {
-    /// A datagram was opened.
+    /// A datagram came and could be opened: its packet.
     Datagram(&'a [u8]),
     /// Replaces the addresses at which others may be found.
     Seeds(Vec<SocketAddr>),
@@ -58,7 +58,7 @@ pub enum Event<'a> {
     Say(Hint),
     /// Say that this node will go: it answers still.
     Announce,
-    /// Leaves the cluster.
+    /// Leaves the cluster: says so to others until [`Effect::Left`].
     Leave,
     /// [`Membership::wake_at`] has come. Give datagrams that wait before it.
     Wake,
@@ -69,7 +69,7 @@ pub enum Event<'a> {
 pub enum Effect {
     /// Seals a packet and sends it.
     Send {
-        /// Receiver.
+        /// Gossip address of the receiver.
         to: SocketAddr,
         /// Packet, not sealed yet.
         packet: Vec<u8>,
@@ -93,7 +93,7 @@ enum Phase {
     Gone,
 }
 
-/// Membership of one node.
+/// Membership of one node: the SWIM protocol by foca, self-descriptions and hints.
 pub struct Membership {
     pub(super) me: Arc<Member>,
     policy: Policy,
@@ -116,7 +116,7 @@ pub struct Membership {
     announce_at: Instant,
     reach_at: Instant,
     /// Time of the next leave notice; `None` while the node stays.
-    parting_at: Option<Instant>,
+    leave_notice_at: Option<Instant>,
     /// Time at which the node joined, or rejoined.
     fresh_since: Instant,
     metrics: Metrics,
@@ -174,7 +174,7 @@ impl Membership {
             look_at: now,
             announce_at: now,
             reach_at: now,
-            parting_at: None,
+            leave_notice_at: None,
             metrics,
             effects: Vec::new(),
         })
@@ -198,11 +198,11 @@ impl Membership {
         match (self.phase, event) {
             (Phase::Gone, _) => {}
             (_, Event::Datagram(packet)) => self.datagram(packet, now),
-            (Phase::Leaving { rounds, next }, Event::Wake) => self.farewell(rounds, next, now),
+            (Phase::Leaving { rounds, next }, Event::Wake) => self.gossip_leave(rounds, next, now),
             (Phase::Leaving { .. }, _) => {}
             (Phase::In, Event::Seeds(seeds)) => self.seeds = seeds,
             (Phase::In, Event::Say(hint)) => self.say(hint, now),
-            (Phase::In, Event::Announce) => self.announce_parting(now),
+            (Phase::In, Event::Announce) => self.announce_leave(now),
             (Phase::In, Event::Leave) => self.leave(now),
             (Phase::In, Event::Wake) => self.wake(now),
         }
@@ -224,7 +224,9 @@ impl Membership {
             Some((Kind::NewerStart, content)) => {
                 fine(packet::read(content).map(|newer: NewerStart| self.claim(newer.start, now)))
             }
-            Some((Kind::Leaving, content)) => fine(packet::read(content).map(|said: Leaving| self.parts(&said, now))),
+            Some((Kind::Leaving, content)) => {
+                fine(packet::read(content).map(|said: Leaving| self.leave_noticed(&said, now)))
+            }
             Some((Kind::NameQuery, content)) => fine(packet::read(content).map(|call| self.called(call))),
             // It asked before it took part; the answer is late.
             Some((Kind::NameReply, _)) => None,
@@ -249,11 +251,11 @@ impl Membership {
             self.send(to, packet::write(Kind::SuspicionNotice, &accusation));
         }
         if now >= self.look_at {
-            self.look_at = now + LOOK;
+            self.look_at = now + COMPARE_INTERVAL;
             self.announce(now);
             self.reach(now);
             self.ask(now);
-            self.tell_parting(now);
+            self.send_leave_notices(now);
             self.effects.extend(self.rtts.take().map(Effect::Rtts));
             self.look(now);
         } else if self.view.wake_at(&self.policy).is_some_and(|doubted| doubted <= now) {

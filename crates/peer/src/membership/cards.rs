@@ -15,7 +15,7 @@ use berth_spec::WorkerId;
 use super::packet::Card;
 
 /// Interval between requests for one card. At 150 ms a lost packet delays a member only slightly.
-const AGAIN: Duration = Duration::from_millis(150);
+const REQUEST_INTERVAL: Duration = Duration::from_millis(150);
 
 /// Cards requested at once. 16 fill a large cluster in a few rounds without a burst that loses its own packets.
 const AT_ONCE: usize = 16;
@@ -37,7 +37,7 @@ impl Cards {
         &self.own
     }
 
-    /// This node's start is counted otherwise from now on.
+    /// Counts this node's start otherwise from now on.
     pub(super) fn set_own_start(&mut self, start: u64) {
         self.own.start = start;
         self.known.insert(self.own.name.clone(), self.own.clone());
@@ -76,11 +76,11 @@ impl Cards {
         self.wanted.remove(name);
     }
 
-    /// Members to request a card from now. Each is due again after [`AGAIN`].
+    /// Members to request a card from now. Each is due again after [`REQUEST_INTERVAL`].
     pub(super) fn due(&mut self, now: Instant) -> Vec<WorkerId> {
         let due = self.wanted.iter_mut().filter(|(_, at)| **at <= now).take(AT_ONCE);
         due.map(|(name, at)| {
-            *at = now + AGAIN;
+            *at = now + REQUEST_INTERVAL;
             name.clone()
         })
         .collect()

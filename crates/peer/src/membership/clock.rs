@@ -12,7 +12,7 @@ use foca::Timer;
 
 use super::node::Node;
 
-/// Something that is due.
+/// A timer of foca's and the time at which it is due.
 struct Due {
     at: Instant,
     /// Of two at one time the first set comes first.
@@ -70,7 +70,7 @@ impl Timers {
         self.due.clear();
     }
 
-    /// This process was away: give everybody the time again in which it could not listen.
+    /// Gives everybody the time again in which this process was away and could not listen.
     pub(super) fn postpone(&mut self, by: Duration) {
         let postponed = self.due.drain().map(|Reverse(due)| Reverse(Due { at: due.at + by, ..due })).collect();
         self.due = postponed;

@@ -63,7 +63,7 @@ pub enum GossipError {
         /// Cause reported by the system.
         source: io::Error,
     },
-    /// This node cannot be a member as it is.
+    /// Self-description that no member can have: too many labels, or a name that the certificate is not good for.
     #[error("{0}")]
     Member(String),
     /// Another process uses this node's name.
@@ -72,7 +72,7 @@ pub enum GossipError {
          name, with --name and a certificate for that (`berth modelmesh`: with -i)"
     )]
     Taken {
-        /// Name that is in use.
+        /// Name that both processes have.
         name: WorkerId,
         /// Address of the process that uses it.
         at: SocketAddr,

@@ -14,9 +14,9 @@ use crate::members::Hint;
 
 /// Replicas remembered to recognise outdated hints: 200 bytes each, enough for a few minutes in a cluster that loads
 /// thousands of models a minute.
-const REMEMBERED: usize = 16_384;
+const MAX_HINTS: usize = 16_384;
 
-/// A hint on the wire.
+/// A hint in the form of the wire, with the number that orders hints of one worker.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) struct WireHint {
     pub(super) worker: WorkerId,
@@ -81,7 +81,7 @@ impl Shared {
             *known = number.max(*known);
             return newer;
         }
-        if self.order.len() >= REMEMBERED
+        if self.order.len() >= MAX_HINTS
             && let Some(oldest) = self.order.pop_front()
         {
             self.newest.remove(&oldest);

@@ -3,7 +3,7 @@
 //! ```text
 //! Asking ──"free", from all who answer──────────────────────────────────────────▶ Free
 //!   │ ──nobody answers for `UNANSWERED`─────────────────────────────────────────▶ Free
-//!   ├─"I know one elsewhere, and pass it on"─▶ Passed ─"it is gone", or `PASSED` ─▶ Free
+//!   ├─"I know one elsewhere, and pass it on"─▶ Passed ─"it is gone", or timeout ──▶ Free
 //!   └─"I go by it", from that process itself ───────────────────────────────────▶ Taken
 //! ```
 //! Two processes with one name are one member to all others, which know the address of the later one only. So a process asks
@@ -25,7 +25,7 @@ use super::packet::{self, Kind, NameAnswer, NameQuery, NameReply};
 use crate::pki::Identity;
 
 /// Interval between two questions; a lost one is repeated within the settle time of a second.
-const EVERY: Duration = Duration::from_millis(100);
+const ASK_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Time for further answers after the first one. Nodes on one network answer within it.
 const SETTLE: Duration = Duration::from_millis(50);
@@ -36,7 +36,7 @@ const UNANSWERED: Duration = Duration::from_secs(1);
 
 /// Time to wait for a process that others know by the name and that does not answer. Others detect a dead node within
 /// two seconds, so five are safe.
-const PASSED: Duration = Duration::from_secs(5);
+const FORWARD_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Seeds that are asked: enough to find somebody who answers, and few packets before a node is a member.
 const ASKED: usize = 8;
@@ -45,27 +45,27 @@ const ASKED: usize = 8;
 /// addresses.
 const ANSWERS: usize = 64;
 
-/// State of the check.
+/// Answers so far, and what they mean for the name.
 #[derive(Debug)]
 struct NameCheck {
     begun: Instant,
     /// Time of the first answer.
     answered: Option<Instant>,
     /// Nodes that know another process by the name.
-    passed: BTreeSet<SocketAddr>,
+    forwarders: BTreeSet<SocketAddr>,
 }
 
 impl NameCheck {
     const fn new(now: Instant) -> Self {
-        Self { begun: now, answered: None, passed: BTreeSet::new() }
+        Self { begun: now, answered: None, forwarders: BTreeSet::new() }
     }
 
     /// Records an answer. `Err` has the address of the process that uses the name.
     fn hear(&mut self, from: SocketAddr, said: &NameAnswer, now: Instant) -> Result<(), SocketAddr> {
         self.answered.get_or_insert(now);
         match said {
-            NameAnswer::Free => drop(self.passed.remove(&from)),
-            NameAnswer::Passed if self.passed.len() < ANSWERS => drop(self.passed.insert(from)),
+            NameAnswer::Free => drop(self.forwarders.remove(&from)),
+            NameAnswer::Passed if self.forwarders.len() < ANSWERS => drop(self.forwarders.insert(from)),
             NameAnswer::Passed => {}
             NameAnswer::Taken { at } => return Err(*at),
         }
@@ -75,7 +75,7 @@ impl NameCheck {
     /// Time at which the name counts as free.
     fn free_at(&self) -> Instant {
         match self.answered {
-            _ if !self.passed.is_empty() => self.begun + PASSED,
+            _ if !self.forwarders.is_empty() => self.begun + FORWARD_TIMEOUT,
             Some(answered) => answered + SETTLE,
             None => self.begun + UNANSWERED,
         }
@@ -101,7 +101,7 @@ pub(super) async fn taken(
     let (mut sealed, mut buffer) = (Vec::new(), vec![0; super::packet::ROOM]);
     while now() < name_check.free_at() {
         if now() >= ask_at {
-            ask_at = now() + EVERY;
+            ask_at = now() + ASK_INTERVAL;
             for seed in &seeds {
                 say(socket, identity, &call, *seed, &mut sealed).await;
             }
@@ -158,7 +158,7 @@ mod tests {
         assert_eq!(name_check.free_at(), after(1) + SETTLE);
         assert_eq!(name_check.hear(b, &NameAnswer::Passed, after(2)), Ok(()));
         assert_eq!(name_check.hear(a, &NameAnswer::Free, after(3)), Ok(()));
-        assert_eq!(name_check.free_at(), begun + PASSED, "a does not know what b knows");
+        assert_eq!(name_check.free_at(), begun + FORWARD_TIMEOUT, "a does not know what b knows");
         assert_eq!(name_check.hear(b, &NameAnswer::Free, after(1_500)), Ok(()));
         assert!(name_check.free_at() <= after(1_500), "b has given it up");
         assert_eq!(name_check.hear(a, &NameAnswer::Taken { at: b }, after(1_501)), Err(b));

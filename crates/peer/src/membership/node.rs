@@ -17,7 +17,7 @@ pub(super) struct Node {
     pub(super) renewal: u32,
     /// Set when the node announces its departure.
     pub(super) leaving: bool,
-    /// Gossip address.
+    /// Address for gossip (UDP), as the node says it.
     pub(super) gossip: SocketAddr,
 }
 

@@ -109,7 +109,7 @@ pub(super) struct NameReply {
     pub(super) said: NameAnswer,
 }
 
-/// Answer about a name.
+/// Answer of one node about a name that another wants.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) enum NameAnswer {
     /// Free, as far as the sender knows.
@@ -169,7 +169,7 @@ impl Card {
     }
 }
 
-/// A packet of this kind.
+/// Encodes a packet: the number of its kind, then the content.
 pub(super) fn write<T: Serialize>(kind: Kind, content: &T) -> Vec<u8> {
     let packet = postcard::to_extend(content, vec![kind as u8]);
     packet.expect("plain data into a vector: nothing that postcard refuses")

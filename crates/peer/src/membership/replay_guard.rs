@@ -13,7 +13,7 @@ use crate::pki::Seal;
 const WINDOW: u64 = 1_024;
 
 /// Senders of one generation. Restarts of a large cluster in months are fewer.
-const MOST: usize = 4_096;
+const MAX_SENDERS: usize = 4_096;
 
 /// The numbers that came of one sender.
 #[derive(Debug, Clone)]
@@ -33,7 +33,7 @@ pub(super) struct ReplayGuard {
 impl ReplayGuard {
     /// Takes in a datagram that opened. False: it came before, or is too old to be known.
     pub(super) fn admit(&mut self, seal: &Seal) -> bool {
-        if self.now.len() >= MOST && !self.now.contains_key(&seal.sender) {
+        if self.now.len() >= MAX_SENDERS && !self.now.contains_key(&seal.sender) {
             self.before = std::mem::take(&mut self.now);
         }
         let before = &mut self.before;
@@ -97,10 +97,10 @@ mod tests {
         let mut guard = ReplayGuard::default();
         let busy = Seal { sender: u64::MAX, number: 7 };
         assert!(guard.admit(&busy));
-        for sender in 0..3 * MOST as u64 {
+        for sender in 0..3 * MAX_SENDERS as u64 {
             assert!(guard.admit(&Seal { sender, number: 1 }));
             assert!(!guard.admit(&busy));
         }
-        assert!(guard.now.len() + guard.before.len() <= 2 * MOST);
+        assert!(guard.now.len() + guard.before.len() <= 2 * MAX_SENDERS);
     }
 }

@@ -1,7 +1,7 @@
 //! Direct notices to suspected nodes, repeated until each refutes or is declared dead.
 //!
 //! foca passes suspicion on as gossip, which may not reach the suspect in time where packets are lost. A direct word and
-//! a direct answer, tried every [`EVERY`], make a false death as unlikely as that many losses in a row.
+//! a direct answer, tried every [`NOTICE_INTERVAL`], make a false death as unlikely as that many losses in a row.
 
 use std::{
     collections::BTreeMap,
@@ -13,7 +13,7 @@ use berth_spec::WorkerId;
 use super::node::Node;
 
 /// Interval between notices to a suspect; several fit into `suspect_for`.
-pub(super) const EVERY: Duration = Duration::from_millis(50);
+pub(super) const NOTICE_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Pending suspicion of one node.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -49,13 +49,13 @@ impl SuspectProbe {
         self.next
     }
 
-    /// Suspects to notify now.
+    /// Suspects whose next notice is due.
     pub(super) fn due(&mut self, now: Instant) -> Vec<Suspicion> {
         if self.next.is_none_or(|next| next > now) {
             return Vec::new();
         }
         self.charges.retain(|_, charge| charge.until > now);
-        self.next = (!self.charges.is_empty()).then(|| now + EVERY);
+        self.next = (!self.charges.is_empty()).then(|| now + NOTICE_INTERVAL);
         self.charges.values().cloned().collect()
     }
 }

@@ -15,7 +15,7 @@ pub(super) enum SwimEvent {
     Renamed,
     /// No other node is left.
     Alone,
-    /// This node heard that it is taken for dead, and has a new number.
+    /// New number of this node, which heard that it is taken for dead.
     Buried,
     /// A packet of this node came.
     Heard(Node),

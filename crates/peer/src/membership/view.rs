@@ -74,7 +74,7 @@ impl View {
     }
 
     /// Records that a present member will leave.
-    pub(super) fn part(&mut self, name: &WorkerId) {
+    pub(super) fn mark_leaving(&mut self, name: &WorkerId) {
         self.changed |= self.leaving.insert(name.clone());
     }
 

@@ -14,7 +14,7 @@ use crate::{
     pki::OpenConnection,
 };
 
-/// A line to a peer.
+/// A connection to a peer, shared by many requests.
 pub(super) struct PeerLine {
     inner: http2::Line<PeerBody>,
     /// Time that connecting took: one round trip.

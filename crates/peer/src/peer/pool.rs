@@ -39,7 +39,7 @@ const OF_LOOPS: usize = 8;
 /// A dial that several wait for.
 type Dialling = Shared<BoxFuture<'static, Result<Arc<PeerLine>, DialError>>>;
 
-/// The lines of one peer.
+/// The lines of one peer, dialled when they are needed.
 pub(super) struct LinePool(Arc<Inner>);
 
 struct Inner {

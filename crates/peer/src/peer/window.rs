@@ -22,6 +22,7 @@ pub(crate) const CANCELLED: usize = 4_096;
 /// Bytes read from a connection at a time. TLS alone reads 4 KiB, which costs many system calls for tensors.
 pub(crate) const READ: usize = 32 << 10;
 
-/// The longest head of a request or an answer: far longer than any that nodes pass on, which have 64 KiB, or about twice that where a client
-/// speaks HTTP/1. HTTP/2 ends a connection on which a much longer one comes, or one in too many frames, with the requests of others on it.
+/// The longest head of a request or an answer: far longer than any that nodes pass on, which have 64 KiB, or about twice that where a
+/// client speaks HTTP/1. HTTP/2 ends a connection on which a much longer one comes, or one in too many frames, with the requests of others
+/// on it.
 pub(crate) const HEADERS: u32 = 16 << 20;

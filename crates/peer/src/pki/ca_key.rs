@@ -19,11 +19,11 @@ pub trait RemoteKey: fmt::Debug + Send + Sync {
     fn sign(&self, message: &[u8]) -> Result<Vec<u8>, String>;
 }
 
-/// The private key of a CA.
+/// The private key of a CA, which signs certificates of nodes.
 pub enum CaKey {
-    /// From a file.
+    /// From ca.key, in memory.
     File(Box<KeyPair>),
-    /// In a token.
+    /// In a token, which signs and gives no key away.
     Remote(Arc<dyn RemoteKey>),
 }
 
@@ -42,7 +42,7 @@ impl CaKey {
         KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256).map(Box::new).map(Self::File)
     }
 
-    /// Reads ca.key.
+    /// Reads ca.key, a private key in PEM.
     pub(super) fn read(file: &Path) -> Result<Self, PkiError> {
         let key = KeyPair::from_pem(&fs::read_to_string(file)?);
         let key = key.map_err(|error| PkiError::unusable(file, format!("is no private key ({error})")))?;

@@ -8,7 +8,7 @@ use tokio_util::sync::CancellationToken;
 use super::Identity;
 
 /// Interval between checks of the four files. Renewed certificates are in use within five seconds.
-const LOOK: Duration = Duration::from_secs(5);
+const POLL_INTERVAL: Duration = Duration::from_secs(5);
 
 /// Time before expiry at which warnings start, or the last quarter of a shorter life. Leaves three weeks to renew, and spares
 /// certificates that are renewed at two thirds of their life.
@@ -21,7 +21,7 @@ impl Identity {
     /// files stay in use.
     pub async fn follow(&self, shutdown: &CancellationToken) {
         let (mut told, mut warn_at) = (String::new(), Instant::now());
-        while shutdown.run_until_cancelled(tokio::time::sleep(LOOK)).await.is_some() {
+        while shutdown.run_until_cancelled(tokio::time::sleep(POLL_INTERVAL)).await.is_some() {
             if Instant::now() >= warn_at {
                 warn_at += WARN_EVERY;
                 self.warn();

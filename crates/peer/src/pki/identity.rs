@@ -65,8 +65,8 @@ pub(crate) struct Current {
     digest: Vec<u8>,
 }
 
-/// The content of the files.
-struct Files([Vec<u8>; 4]);
+/// The bytes of ca.pem, node.pem, node.key and gossip.key, in this order.
+struct IdentityFiles([Vec<u8>; 4]);
 
 impl fmt::Debug for Identity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -82,7 +82,7 @@ impl Identity {
     pub fn load(folder: impl Into<PathBuf>) -> Result<Self, PkiError> {
         let folder = folder.into();
         let revocations = Arc::default();
-        let (name, roles, current) = Current::of(&folder, Files::read(&folder)?, &revocations)?;
+        let (name, roles, current) = Current::of(&folder, IdentityFiles::read(&folder)?, &revocations)?;
         let mut sender = [0; 8];
         aws_lc_rs::rand::fill(&mut sender).expect("the system gives random bytes");
         let sealed = (u64::from_le_bytes(sender), AtomicU64::new(0));
@@ -101,7 +101,7 @@ impl Identity {
         self.0.roles
     }
 
-    /// Folder of the files.
+    /// Folder that the files were loaded from.
     #[must_use]
     pub fn folder(&self) -> &Path {
         &self.0.folder
@@ -210,7 +210,7 @@ impl Identity {
     /// # Errors
     /// What is wrong with the new files; the old ones stay in use.
     pub fn reload(&self) -> Result<bool, PkiError> {
-        let files = Files::read(&self.0.folder)?;
+        let files = IdentityFiles::read(&self.0.folder)?;
         if files.digest() == self.0.current.load().digest {
             return Ok(false);
         }
@@ -229,21 +229,21 @@ impl Identity {
 
     /// True if one of these CAs, in PEM, signed the certificate in its folder.
     pub(super) fn is_issued_by(&self, authorities: &[u8]) -> Result<bool, PkiError> {
-        let (folder, Files([_, node, key, gossip])) = (&self.0.folder, Files::read(&self.0.folder)?);
-        let parts = Parts::of(folder, &Files([authorities.to_vec(), node, key, gossip]))?;
+        let (folder, IdentityFiles([_, node, key, gossip])) = (&self.0.folder, IdentityFiles::read(&self.0.folder)?);
+        let parts = Parts::of(folder, &IdentityFiles([authorities.to_vec(), node, key, gossip]))?;
         let algorithms = tls::provider().signature_verification_algorithms;
         Ok(certificate::check(&folder.join(NODE), &parts.chain, &parts.roots.roots, algorithms).is_ok())
     }
 
     /// Checks what was issued, whenever it becomes valid: an authority may issue for later.
     pub(super) fn check_chain(folder: &Path) -> Result<(), PkiError> {
-        let parts = Parts::of(folder, &Files::read(folder)?)?;
+        let parts = Parts::of(folder, &IdentityFiles::read(folder)?)?;
         parts.certified()?;
         parts.certificate().map(drop)
     }
 }
 
-impl Files {
+impl IdentityFiles {
     fn read(folder: &Path) -> Result<Self, PkiError> {
         let read = |file: &str| -> Result<Vec<u8>, PkiError> {
             let path = folder.join(file);
@@ -276,7 +276,7 @@ impl Files {
 struct Parts<'a> {
     folder: &'a Path,
     roots: RootCertStore,
-    /// The same, as certificates.
+    /// The CAs, parsed.
     authorities: Vec<CertificateDer<'static>>,
     chain: Vec<CertificateDer<'static>>,
     key: PrivateKeyDer<'static>,
@@ -284,7 +284,7 @@ struct Parts<'a> {
 }
 
 impl<'a> Parts<'a> {
-    fn of(folder: &'a Path, Files([ca, node, key, gossip]): &Files) -> Result<Self, PkiError> {
+    fn of(folder: &'a Path, IdentityFiles([ca, node, key, gossip]): &IdentityFiles) -> Result<Self, PkiError> {
         let at = |file: &str| folder.join(file);
         let certificates = |file: &str, text: &[u8]| {
             CertificateDer::pem_slice_iter(text)
@@ -336,7 +336,11 @@ impl<'a> Parts<'a> {
 }
 
 impl Current {
-    fn of(folder: &Path, files: Files, revocations: &Arc<RevocationList>) -> Result<(WorkerId, Roles, Self), PkiError> {
+    fn of(
+        folder: &Path,
+        files: IdentityFiles,
+        revocations: &Arc<RevocationList>,
+    ) -> Result<(WorkerId, Roles, Self), PkiError> {
         let parts = Parts::of(folder, &files)?;
         let algorithms = tls::provider().signature_verification_algorithms;
         certificate::check(&folder.join(NODE), &parts.chain, &parts.roots.roots, algorithms)?;

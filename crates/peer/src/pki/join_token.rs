@@ -21,7 +21,7 @@ use super::PkiError;
 const PREFIX: &str = "berth-join-1.";
 
 /// Longest text, in bytes: room for the addresses of some hundred controllers.
-const LONGEST: usize = 8 << 10;
+const MAX_TOKEN_BYTES: usize = 8 << 10;
 
 /// A join token. `Debug` shows no secret.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -79,7 +79,7 @@ impl FromStr for JoinToken {
 
     fn from_str(text: &str) -> Result<Self, InvalidJoinToken> {
         let text = text.trim();
-        if text.len() > LONGEST {
+        if text.len() > MAX_TOKEN_BYTES {
             return Err(InvalidJoinToken("it is too long"));
         }
         let rest = text.strip_prefix(PREFIX).ok_or(InvalidJoinToken("it begins with something else"))?;
@@ -127,7 +127,8 @@ mod tests {
         assert_eq!(format!(" {text}\n").parse(), Ok(token.clone()));
         assert!(!format!("{token:?}").contains("s3cret"));
         let nowhere = JoinToken { at: Vec::new(), ..token }.text();
-        for broken in ["", "berth_abc", &text[..text.len() - 3], "berth-join-1.e30", &nowhere, &"x".repeat(LONGEST + 1)]
+        for broken in
+            ["", "berth_abc", &text[..text.len() - 3], "berth-join-1.e30", &nowhere, &"x".repeat(MAX_TOKEN_BYTES + 1)]
         {
             let error = broken.parse::<JoinToken>().expect_err(broken).to_string();
             assert!(error.contains("berth join-token create") && !error.contains("s3cret"), "{error}");

@@ -11,7 +11,7 @@ use base64::{Engine as _, engine::general_purpose::STANDARD};
 
 use super::PkiError;
 
-/// Bytes of a key.
+/// Bytes of a key: those of the cipher.
 const KEY: usize = 32;
 
 /// Bytes that say which key sealed.

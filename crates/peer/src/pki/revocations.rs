@@ -62,14 +62,14 @@ impl Revocation {
 /// All revocations that hold.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Revocations {
-    /// Revision of the store that it is of.
+    /// Revision of the store at which they were read; a later one replaces them.
     pub revision: u64,
-    /// Each of them.
+    /// The revocations, in the store's order.
     pub items: Vec<Revocation>,
 }
 
 impl Revocations {
-    /// The revocation that is about this certificate.
+    /// The first revocation that covers this certificate; `None`: it holds.
     #[must_use]
     pub fn of(&self, certificate: &NodeCertificate) -> Option<&Revocation> {
         self.items.iter().find(|revocation| revocation.covers(certificate))
@@ -89,7 +89,7 @@ impl Revocations {
 pub enum OwnRevocation {
     /// By a revocation that this node knows.
     Known(Revocation),
-    /// This controller refuses the certificate as a revoked one.
+    /// By this controller, which refuses the certificate as a revoked one.
     Told(WorkerId),
 }
 

@@ -23,7 +23,7 @@ use tokio::{
 use super::unread::ReadWatch;
 
 /// The longest that an answer may be left unread, where a port says nothing else.
-const UNREAD: Duration = Duration::from_secs(60);
+const UNREAD_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The longest silences of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -98,7 +98,7 @@ pub struct OpenStream(Activity);
 
 impl Default for Activity {
     fn default() -> Self {
-        Self::new(UNREAD, Counter::default())
+        Self::new(UNREAD_TIMEOUT, Counter::default())
     }
 }
 
@@ -135,7 +135,7 @@ impl Activity {
         self.0.unsent.add(end);
     }
 
-    /// A request came.
+    /// Counts a request: the connection is not silent.
     pub fn request(&self) {
         self.0.requests.fetch_add(1, Relaxed);
     }

@@ -52,9 +52,9 @@ pub struct Greeter {
 /// A connection that may speak HTTP.
 #[derive(Debug)]
 pub struct Greeted {
-    /// Stream to serve.
+    /// The connection after its handshake, to be served.
     pub stream: ClientStream,
-    /// Certificate that the client showed.
+    /// Certificate that the client showed, verified; `None`: it showed none, or the port asks for none.
     pub certificate: Option<Arc<ClientCertificate>>,
     /// Silences that are left to the connection: the handshake counts.
     pub patience: Patience,

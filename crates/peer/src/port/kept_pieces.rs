@@ -6,10 +6,10 @@
 use bytes::{Bytes, BytesMut};
 
 /// Pieces below this are copied: others keep twice their size at most.
-const SMALL: usize = 4 << 10;
+const MIN_PIECE_BYTES: usize = 4 << 10;
 
 /// Bytes of small pieces that make a piece together.
-const TOGETHER: usize = 16 << 10;
+const JOINED_BYTES: usize = 16 << 10;
 
 /// The part of a body that has passed.
 #[derive(Debug, Default)]
@@ -30,19 +30,19 @@ impl KeptPieces {
         }
         let first = self.length == 0;
         self.length += piece.len();
-        if !first && piece.len() < SMALL {
+        if !first && piece.len() < MIN_PIECE_BYTES {
             self.together.extend_from_slice(piece);
-            if self.together.len() < TOGETHER {
+            if self.together.len() < JOINED_BYTES {
                 return;
             }
         }
         self.close();
-        if first || piece.len() >= SMALL {
+        if first || piece.len() >= MIN_PIECE_BYTES {
             self.push(piece.clone());
         }
     }
 
-    /// Bytes that are kept.
+    /// Sum of the bytes that are kept.
     #[must_use]
     pub const fn length(&self) -> usize {
         self.length
@@ -110,8 +110,8 @@ mod tests {
             drop(piece);
             assert!(buffer.is_unique());
         }
-        assert_eq!((kept.length(), kept.pieces().len()), (20_001, 1 + 20_000_usize.div_ceil(TOGETHER)));
-        let (large, buffer) = read(&[0; SMALL]);
+        assert_eq!((kept.length(), kept.pieces().len()), (20_001, 1 + 20_000_usize.div_ceil(JOINED_BYTES)));
+        let (large, buffer) = read(&[0; MIN_PIECE_BYTES]);
         kept.add(&large);
         drop(large);
         assert!(!buffer.is_unique(), "what is about as large is not copied either");
@@ -120,7 +120,7 @@ mod tests {
     proptest! {
         #[test]
         fn what_is_kept_is_what_came(
-            sizes in proptest::collection::vec(prop_oneof![0_usize..10, 0..2 * TOGETHER], 0..20),
+            sizes in proptest::collection::vec(prop_oneof![0_usize..10, 0..2 * JOINED_BYTES], 0..20),
             at in any::<prop::sample::Index>(),
         ) {
             let (mut kept, mut all) = (KeptPieces::default(), Vec::new());

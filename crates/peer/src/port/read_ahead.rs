@@ -39,7 +39,7 @@ struct Ahead {
 }
 
 impl<T> ReadAhead<T> {
-    /// Reads this stream.
+    /// Wraps a stream of which nothing has been read yet.
     #[must_use]
     pub fn new(stream: T) -> Self {
         Self { stream, ahead: None }

@@ -18,7 +18,7 @@ use super::read_ahead::ReadAhead;
 /// The stream of a client's connection, once it may speak HTTP.
 pub type ClientStream = MaybeTls<server::TlsStream<ReadAhead<TcpStream>>>;
 
-/// The stream of a connection to a server.
+/// A connection to a server, with or without TLS.
 pub type ServerStream = MaybeTls<client::TlsStream<ReadAhead<TcpStream>>>;
 
 /// Sets the options of a socket: what is written goes out at once, and whoever leaves it unread for so long is cut off (Linux). hyper
@@ -35,7 +35,7 @@ pub fn prepare(stream: &TcpStream, unread: Duration) {
 /// A stream with TLS or without.
 #[derive(Debug)]
 pub enum MaybeTls<T> {
-    /// As it came.
+    /// Without TLS.
     Plain(TcpStream),
     /// After a TLS handshake.
     Tls(Box<T>),

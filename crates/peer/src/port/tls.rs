@@ -34,21 +34,21 @@ use rustls::{
 
 pub use self::first_day::SelfMade;
 use self::{
-    files::{Files, Parts},
+    files::{Parts, PortFiles},
     pinned::PinnedOrIssued,
 };
 
 /// Protocols that a client may choose from.
 const PROTOCOLS: [&[u8]; 2] = [b"h2", b"http/1.1"];
 
-/// Settings of TLS.
+/// Files and rules of a port's TLS.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TlsSettings {
     /// Certificate chain, the server's own first (PEM).
     pub certificate: PathBuf,
     /// Key of the certificate (PEM).
     pub key: PathBuf,
-    /// Certificates of clients.
+    /// Rule for certificates of clients.
     pub clients: ClientAuth,
     /// Oldest version that clients may speak.
     pub oldest: TlsVersion,
@@ -65,7 +65,7 @@ pub enum ClientAuth {
     Required(PathBuf),
 }
 
-/// Version of TLS.
+/// The least version of TLS that clients may use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TlsVersion {
     /// TLS 1.2, with the cipher suites that still count as good.
@@ -83,7 +83,7 @@ pub enum TlsError {
     /// A file is not what it should be.
     #[error("{}: {reason}", file.display())]
     Unusable {
-        /// File that is wrong.
+        /// Path of the file.
         file: PathBuf,
         /// Problem and remedy.
         reason: String,
@@ -136,11 +136,11 @@ impl PortTls {
     /// # Errors
     /// A file that cannot be used, and the remedy.
     pub fn load(settings: TlsSettings) -> Result<Self, TlsError> {
-        let current = Current::of(&settings, &Files::read(&settings)?)?;
+        let current = Current::of(&settings, &PortFiles::read(&settings)?)?;
         Ok(Self(Arc::new(Inner { settings, current: ArcSwap::from_pointee(current) })))
     }
 
-    /// Settings that it was loaded with.
+    /// Settings that it was loaded with; files that changed since are in use all the same.
     #[must_use]
     pub fn settings(&self) -> &TlsSettings {
         &self.0.settings
@@ -157,7 +157,7 @@ impl PortTls {
     /// # Errors
     /// What is wrong with the new files; the old ones stay in use.
     pub fn reload(&self) -> Result<bool, TlsError> {
-        let files = Files::read(&self.0.settings)?;
+        let files = PortFiles::read(&self.0.settings)?;
         if files.digest() == self.0.current.load().digest {
             return Ok(false);
         }
@@ -175,7 +175,7 @@ impl PortTls {
 }
 
 impl Current {
-    fn of(settings: &TlsSettings, files: &Files) -> Result<Self, TlsError> {
+    fn of(settings: &TlsSettings, files: &PortFiles) -> Result<Self, TlsError> {
         let parts = Parts::of(settings, files)?;
         let wrong =
             |error: rustls::Error| TlsError::unusable(&settings.certificate, format!("cannot be used ({error})"));

@@ -214,7 +214,7 @@ mod tests {
     use super::*;
     use crate::port::{Inactivity, Patience};
 
-    const UNREAD: Duration = Duration::from_secs(60);
+    const UNREAD_TIMEOUT: Duration = Duration::from_secs(60);
 
     #[tokio::test]
     async fn http2_gets_pieces_and_http1_the_whole() {
@@ -256,8 +256,8 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn whoever_reads_nothing_is_cut_and_whoever_reads_slowly_is_not() {
         let cut = Counter::default();
-        let activity = Activity::new(UNREAD, cut.clone());
-        let slow = [UNREAD - Duration::from_secs(1); 20];
+        let activity = Activity::new(UNREAD_TIMEOUT, cut.clone());
+        let slow = [UNREAD_TIMEOUT - Duration::from_secs(1); 20];
         assert!(watched(&activity, reads_every(&slow, false)).await.is_ok());
         assert_eq!(cut.get(), 0);
         let began = Instant::now();
@@ -270,19 +270,19 @@ mod tests {
             let _unsent = silent.frame().await;
             silent.frame().await
         };
-        assert!(timeout(UNREAD * 100, watched(&activity, reads)).await.is_err());
+        assert!(timeout(UNREAD_TIMEOUT * 100, watched(&activity, reads)).await.is_err());
         assert!(LAST.take().is_none(), "the next stream has pieces of its own");
     }
 
     #[tokio::test(start_paused = true)]
     async fn an_end_that_is_not_sent_ends_the_connection_in_two_steps() {
-        let (patience, cut) = (Patience { first: UNREAD * 2, idle: UNREAD * 10 }, Counter::default());
-        let activity = Activity::new(UNREAD, cut.clone());
+        let (patience, cut) = (Patience { first: UNREAD_TIMEOUT * 2, idle: UNREAD_TIMEOUT * 10 }, Counter::default());
+        let activity = Activity::new(UNREAD_TIMEOUT, cut.clone());
         activity.request();
         let _stream = activity.stream();
         let mut silence = pin!(activity.clone().silence(patience));
         drop(watched(&activity, reads_every(&[], false)).await.expect("it is read"));
-        assert!(timeout(UNREAD * 3, silence.as_mut()).await.is_err(), "it was sent");
+        assert!(timeout(UNREAD_TIMEOUT * 3, silence.as_mut()).await.is_err(), "it was sent");
         let began = Instant::now();
         let unsent = watched(&activity, reads_every(&[], false)).await.expect("HTTP/2 has it");
         assert_eq!(silence.await, Inactivity::Unread);
@@ -293,9 +293,9 @@ mod tests {
         let mut still = pin!(activity.clone().unread_still());
         drop(unsent);
         let later = watched(&activity, reads_every(&[], false)).await.expect("HTTP/2 has it");
-        assert!(timeout(UNREAD, still.as_mut()).await.is_err(), "it has its own time");
+        assert!(timeout(UNREAD_TIMEOUT, still.as_mut()).await.is_err(), "it has its own time");
         drop(later);
-        assert!(timeout(UNREAD * 10, still).await.is_err(), "it was sent");
+        assert!(timeout(UNREAD_TIMEOUT * 10, still).await.is_err(), "it was sent");
         assert_eq!(cut.get(), 1);
     }
 }

@@ -16,7 +16,7 @@ async fn the_leader_is_dialled_where_the_store_has_it_while_it_is_there() {
     let served = |node: &Node| node.echo.served.load(SeqCst);
     let (leader, me) = (name("a"), name("b"));
     let reached = async || {
-        let peer = peers.leader(&leader).expect("the members know it");
+        let peer = peers.leader_peer(&leader).expect("the members know it");
         ask(&peer, "/echo").await.map(drop)
     };
     reached().await.expect("an answer");
@@ -39,7 +39,7 @@ async fn the_leader_is_dialled_where_the_store_has_it_while_it_is_there() {
     assert_eq!((served(&first), served(&second)), (3, 3), "until a term is met");
 
     peers.led_by(&me, Epoch(9), first.at);
-    assert!(peers.leader(&me).is_none(), "it is no peer of its own");
+    assert!(peers.leader_peer(&me).is_none(), "it is no peer of its own");
 
     // It is gone, and was perhaps started anew where the members know it.
     first.stop().await;

@@ -12,7 +12,7 @@ use berth_spec::{Gpu, Spec, WorkerInfo, deployment::GpuNeed};
 pub struct Cores(pub u64);
 
 impl Cores {
-    /// None.
+    /// No cores: what a model claims whose author says nothing.
     pub const ZERO: Self = Self(0);
 
     /// Of a number of cores as manifests and workers write it; what is no number, or below 0, is 0.
@@ -24,7 +24,7 @@ impl Cores {
         Self(thousandths)
     }
 
-    /// All that a worker has.
+    /// All cores that a worker gives to models.
     #[must_use]
     pub fn in_all(info: &WorkerInfo) -> Self {
         Self::of(info.cpus)

@@ -2,7 +2,7 @@
 
 use berth_spec::{ByteSize, Spec, deployment::GpuNeed};
 
-/// The claim of one replica on its runtime.
+/// The claim of one replica on its runtime: memory and device memory.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct RuntimeClaim {
     pub(crate) memory: ByteSize,

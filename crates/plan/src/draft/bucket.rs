@@ -17,17 +17,17 @@ use crate::world::{TrackedWorker, WorkerIndex};
 pub(crate) struct WorkerBucket<'w> {
     /// Runs an older version, and nodes of a newer one have joined lately.
     pub(crate) replaced: bool,
-    /// Its memory is short.
+    /// Its memory is short, by its own report.
     pub(crate) short: bool,
     /// Loads that wait there.
     pub(crate) queue: Queue,
-    /// Load of the worker.
+    /// Load of the worker: requests and processor time.
     pub(crate) load_level: LoadLevel,
-    /// Has GPUs.
+    /// Has GPUs, which are spared for models that need them.
     pub(crate) gpus: bool,
-    /// Its place.
+    /// The worker's region, by its label.
     pub(crate) region: Option<&'w str>,
-    /// Its zone in the region.
+    /// The worker's zone inside of its region, by its label.
     pub(crate) zone: Option<&'w str>,
 }
 
@@ -48,7 +48,7 @@ pub enum LoadLevel {
     /// Nothing to speak of.
     #[default]
     Quiet,
-    /// As one would have it.
+    /// Between the two: works, with room for more.
     Steady,
     /// Near what it can do.
     Busy,
@@ -124,7 +124,7 @@ pub(crate) struct WorkerBuckets<'w> {
     buckets: BTreeMap<WorkerBucket<'w>, ByRoom>,
     /// The place of each worker, by its number; `None`: it cannot be reached.
     places: Vec<Option<BucketedWorker<'w>>>,
-    /// The workers in the order of names.
+    /// The workers in the order of names: the last tie breaker.
     by_name: Vec<WorkerIndex>,
 }
 
@@ -147,7 +147,7 @@ impl<'w> WorkerBuckets<'w> {
         self.buckets.entry(bucket).or_default().insert((Reverse(free), ordinal));
     }
 
-    /// The bucket that a worker is in.
+    /// The bucket that a worker is in; `None`: it cannot be reached.
     pub(super) fn bucket(&self, worker: WorkerIndex) -> Option<&WorkerBucket<'w>> {
         self.places.get(worker.get())?.as_ref().map(|place| &place.bucket)
     }

@@ -36,7 +36,7 @@ impl Usage {
     }
 }
 
-/// Changes of a plan on one worker.
+/// Differences that a plan makes on one worker, beside what the world has.
 #[derive(Debug, Default)]
 pub(super) struct WorkerChanges {
     /// Claims, where they differ from the world's.
@@ -74,7 +74,7 @@ impl WorkerDraft<'_> {
         self.tracked.memory() - self.usage.memory - self.tracked.overhead_beside(claim)
     }
 
-    /// Unclaimed cores.
+    /// Cores that no replica claims.
     pub(crate) fn free_cores(&self) -> Cores {
         self.tracked.info.as_ref().map(Cores::in_all).unwrap_or_default() - self.usage.cores
     }
@@ -91,7 +91,7 @@ impl<'w> Draft<'w> {
         Some(self.worker_at(self.world.workers.index(worker)?))
     }
 
-    /// A worker by its number.
+    /// A worker as this plan has it, by its number, which exists.
     pub(crate) fn worker_at(&self, index: WorkerIndex) -> WorkerDraft<'w> {
         let (id, tracked) = self.world.workers.at(index);
         let usage = self.changes.get(&index).and_then(|changes| changes.usage);

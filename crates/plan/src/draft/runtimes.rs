@@ -9,7 +9,7 @@ use crate::{
     world::{TrackedDeployment, TrackedWorker},
 };
 
-/// A limit of a runtime.
+/// A limit that a runtime may have beside those of its worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum RuntimeLimit {
     Memory,
@@ -37,7 +37,7 @@ impl<'a> RuntimeUse<'a> {
         Self { runtime, place, tracked, changes, total: totals.get(place).copied().unwrap_or_default() }
     }
 
-    /// The claim of a replica that is in it.
+    /// The claim of a replica; `None`: it is not in this runtime.
     pub(crate) fn claim(&self, revision: &RevisionId) -> Option<RuntimeClaim> {
         let placed = placed_claim(self.tracked, self.changes, revision)?;
         (placed.runtime == self.place).then_some(placed.claim)

@@ -22,12 +22,12 @@ use crate::{
     drain, open,
     planned::Evicted,
     scale::{self, EvictionScope},
-    world::{Hold, Rank, TrackedDeployment, TrackedWorker},
+    world::{EvictionClass, Rank, TrackedDeployment, TrackedWorker},
 };
 
-/// The fewest replicas on a worker that give back what is lacking when they leave for a replica of `entry`, the least
-/// important and longest unused first, of equals the cheapest to load back; those that would give back nothing of that are left alone. If all that may leave
-/// is not enough nobody does, and the reason says how much there is. `freed` has left already.
+/// The fewest replicas on a worker that give back what is lacking when they leave for a replica of `entry`, the least important and longest
+/// unused first, of equals the cheapest to load back; those that would give back nothing of that are left alone. If all that may leave is
+/// not enough nobody does, and the reason says how much there is. `freed` has left already.
 pub(super) fn victims(
     draft: &Draft<'_>,
     entry: &TrackedDeployment,
@@ -99,14 +99,15 @@ const NEVER: Time = Time(u64::MAX);
 fn yields(rank: &Rank, priority: u8, eviction: Eviction) -> bool {
     let among_equals = eviction.strategy == EvictionStrategy::Lru;
     eviction.automatic
-        && (rank.priority < priority || (among_equals && rank.priority == priority && rank.hold != Hold::Resident))
+        && (rank.priority < priority
+            || (among_equals && rank.priority == priority && rank.class != EvictionClass::Resident))
 }
 
 /// Returns true if the eviction scope of the request includes a replica.
 fn is_in_scope(eviction_scope: EvictionScope, rank: &Rank) -> bool {
     match eviction_scope {
         EvictionScope::Anything => true,
-        EvictionScope::UnusedSince(since) => rank.hold != Hold::Resident && rank.last_used < since,
+        EvictionScope::UnusedSince(since) => rank.class != EvictionClass::Resident && rank.last_used < since,
         EvictionScope::Nothing => false,
     }
 }
@@ -122,7 +123,7 @@ fn stays(draft: &Draft<'_>, tracked: &TrackedWorker, rank: &Rank, priority: u8) 
     if rank.priority < priority {
         return (since.is_none() && waited_for).then_some(NEVER);
     }
-    if rank.hold == Hold::Surplus && since.is_some() && !is_stood_in_for(draft, rank, tracked) {
+    if rank.class == EvictionClass::Surplus && since.is_some() && !is_stood_in_for(draft, rank, tracked) {
         return Some(NEVER);
     }
     // Among equals nobody leaves who has only just come: each load serves for a while.
@@ -165,7 +166,7 @@ fn cores_of(draft: &Draft<'_>, revision: &RevisionId) -> Cores {
     entry.map_or(Cores::ZERO, |entry| claim::cores(&entry.deployment.spec))
 }
 
-/// Cost of evicting victims.
+/// Cost of evicting victims: the highest priority and latest use among them, and the sum of their memory.
 pub(super) fn cost(draft: &Draft<'_>, worker: &WorkerId, victims: &[RevisionId]) -> Evicts {
     if victims.is_empty() {
         return Evicts::default(); // nearly always

@@ -18,7 +18,7 @@ use crate::{
     claim::{Cores, RuntimeClaim, RuntimeTotal, cores, gpus},
     draft::Draft,
     scale::EvictionScope,
-    world::{Hold, Rank, TrackedDeployment},
+    world::{EvictionClass, Rank, TrackedDeployment},
 };
 
 /// Relieves every worker that this plan has looked at.
@@ -28,8 +28,8 @@ pub(super) fn step(draft: &mut Draft<'_>) {
         // The most important makes room first; the least important leaves first.
         grown.sort_by_key(|revision| draft.world.entries.get(revision.deployment()).map(|entry| entry.rank(revision)));
         while let Some(excess) = excess(draft, &worker) {
-            let Some(leaver) = next_to_leave(draft, &worker, &mut grown, excess) else { break };
-            for (revision, whom) in leaver {
+            let Some(victims) = next_victims(draft, &worker, &mut grown, excess) else { break };
+            for (revision, whom) in victims {
                 evict::evict(draft, &revision, &worker, whom.as_ref().map(RevisionId::deployment));
             }
         }
@@ -82,15 +82,15 @@ fn excess<'w>(draft: &Draft<'w>, worker: &WorkerId) -> Option<Excess<'w>> {
     (missing > ByteSize::ZERO).then_some(Excess::Overhead(missing))
 }
 
-type Leaver = Vec<(RevisionId, Option<RevisionId>)>;
+type Victims = Vec<(RevisionId, Option<RevisionId>)>;
 
-/// Next replica to leave, and the one it leaves for.
-fn next_to_leave(
+/// Next replicas to leave, each with the one that grew and needs its room.
+fn next_victims(
     draft: &Draft<'_>,
     worker: &WorkerId,
     grown: &mut Vec<RevisionId>,
     excess: Excess<'_>,
-) -> Option<Leaver> {
+) -> Option<Victims> {
     grown.retain(|revision| draft.eviction_order(worker).any(|rank| rank.revision == *revision));
     if let (Some(important), Excess::Memory(memory) | Excess::Overhead(memory)) = (grown.last(), excess) {
         let entry = draft.world.entries.get(important.deployment())?;
@@ -108,9 +108,9 @@ fn next_to_leave(
         }
     }
     if matches!(excess, Excess::Overhead(_)) {
-        let may_leave = |rank: &&Rank| rank.hold != Hold::Resident && !evict::is_pinned(draft, rank);
-        let leaver = draft.eviction_order(worker).filter(may_leave).min_by_key(|rank| !waits(draft, worker, rank));
-        return leaver.map(|rank| vec![(rank.revision.clone(), None)]);
+        let may_leave = |rank: &&Rank| rank.class != EvictionClass::Resident && !evict::is_pinned(draft, rank);
+        let victim = draft.eviction_order(worker).filter(may_leave).min_by_key(|rank| !waits(draft, worker, rank));
+        return victim.map(|rank| vec![(rank.revision.clone(), None)]);
     }
     let info = draft.world.workers.get(worker).and_then(|tracked| tracked.info.as_ref());
     let holds = |entry: &TrackedDeployment, revision: &RevisionId| match excess {
@@ -132,7 +132,7 @@ fn next_to_leave(
 
 /// Returns true for a replica on demand that is assigned and has not begun to take memory.
 fn waits(draft: &Draft<'_>, worker: &WorkerId, rank: &Rank) -> bool {
-    if rank.hold == Hold::Resident || evict::is_pinned(draft, rank) {
+    if rank.class == EvictionClass::Resident || evict::is_pinned(draft, rank) {
         return false;
     }
     let residency = draft.world.workers.get(worker).and_then(|tracked| tracked.inventory.get(&rank.revision));

@@ -22,7 +22,7 @@ use crate::{
 /// A place that a replica may have.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum HomeRegion {
-    /// In this region.
+    /// In this region, which lacks one of its least.
     In(String),
     /// In any of the deployment's regions that has fewer than its most.
     Floating,
@@ -143,7 +143,7 @@ fn numbered(lacks: u32) -> impl Iterator<Item = u32> {
     u32::MAX - lacks..u32::MAX
 }
 
-/// Takes one, if there is one.
+/// Takes one from a counter that is there and above 0.
 fn take(from: Option<&mut u32>) -> bool {
     match from {
         Some(left) if *left > 0 => {
@@ -154,7 +154,7 @@ fn take(from: Option<&mut u32>) -> bool {
     }
 }
 
-/// The region of a worker.
+/// The region of a worker, as far as it is known.
 enum Region<'w> {
     Known(&'w str),
     None,

@@ -41,8 +41,9 @@ pub(super) fn order<'a>(
             let from = alike_from(first.last_used, draft.now);
             let mut group = vec![first];
             while group.len() < ALIKE {
-                let is_alike =
-                    |next: &&Rank| (next.priority, next.hold) == (first.priority, first.hold) && next.last_used <= from;
+                let is_alike = |next: &&Rank| {
+                    (next.priority, next.class) == (first.priority, first.class) && next.last_used <= from
+                };
                 match ranks.next_if(is_alike) {
                     Some(next) => group.push(next),
                     None => break,

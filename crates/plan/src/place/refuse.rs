@@ -15,7 +15,7 @@ use crate::{
 };
 
 /// Workers named in a message: enough to act on, and one line.
-const NAMED: usize = 3;
+const MAX_NAMED_WORKERS: usize = 3;
 
 /// Notes why a replica has no place, or makes one.
 pub(super) fn refuse<'w>(
@@ -263,8 +263,8 @@ fn nowhere(draft: &Draft<'_>, refusals: &[Refusal]) -> String {
         );
     }
     let named: Vec<String> =
-        refusals.iter().take(NAMED).map(|(worker, rejection)| format!("{worker} {rejection}")).collect();
-    let rest = refusals.len().saturating_sub(NAMED);
+        refusals.iter().take(MAX_NAMED_WORKERS).map(|(worker, rejection)| format!("{worker} {rejection}")).collect();
+    let rest = refusals.len().saturating_sub(MAX_NAMED_WORKERS);
     let more = if rest > 0 { format!("; and {rest} more") } else { String::new() };
     format!("no worker may hold it: {}{more}", named.join("; "))
 }

@@ -13,7 +13,7 @@ use crate::claim::Cores;
 pub enum Rejection {
     /// No runtime of the worker takes the format.
     NoRuntime {
-        /// The format.
+        /// The format of the model.
         format: ModelFormat,
         /// Formats that its runtimes take.
         offers: Vec<String>,
@@ -27,9 +27,9 @@ pub enum Rejection {
     },
     /// Its runtime for the format gives less isolation than the deployment asks for.
     Isolation {
-        /// The level that is asked for.
+        /// The least level that the deployment asks for.
         asked: Isolation,
-        /// Name of the runtime.
+        /// Name of the runtime for its format.
         runtime: String,
         /// The level that it gives.
         offer: IsolationOffer,
@@ -38,7 +38,7 @@ pub enum Rejection {
     Label {
         /// The label's key.
         key: String,
-        /// The value it must have.
+        /// The value that the label must have.
         value: String,
         /// The model type that requires it; `None`: the deployment itself does.
         of_type: Option<String>,
@@ -60,7 +60,7 @@ pub enum Rejection {
     },
     /// There are too few processor cores, even after evicting what may be evicted.
     Cpu {
-        /// Cores of one replica.
+        /// Cores that one replica claims.
         need: Cores,
         /// Cores that are not claimed.
         free: Cores,
@@ -70,12 +70,12 @@ pub enum Rejection {
         busy: Cores,
         /// When the first of that may leave, as far as that is a matter of time.
         again: Time,
-        /// All that it has.
+        /// All cores that models may take there.
         total: Cores,
     },
     /// There are too few GPUs that will do, even after evicting what may be evicted.
     Gpu {
-        /// GPUs of one replica.
+        /// GPUs that one replica claims, with their kind and memory.
         need: GpuNeed,
         /// Suitable devices that are not claimed.
         free: u32,
@@ -105,7 +105,7 @@ pub enum Rejection {
     },
     /// The runtime for its format has limits of its own, and is short of something.
     InRuntime {
-        /// Name of the runtime.
+        /// Name of the runtime, as the worker reports it.
         runtime: String,
         /// Resource that the runtime is short of.
         short: Box<Rejection>,
@@ -128,14 +128,14 @@ pub enum Rejection {
     },
     /// Its region has as many replicas as it should have at most.
     RegionFull {
-        /// The region.
+        /// The worker's region, which is full.
         region: String,
         /// Replicas that the region may have.
         max: u32,
     },
     /// There is no room, and nothing is evicted there to make some, as the registry says.
     KeepsAll {
-        /// Resource that it is short of.
+        /// Resource that is short, with its numbers.
         short: Box<Rejection>,
     },
     /// The registry does not name it, and lets no such worker hold anything.
@@ -163,7 +163,7 @@ pub enum Rejection {
     FailedHere {
         /// When it may be tried again.
         until: Time,
-        /// Error message.
+        /// The worker's error message.
         message: String,
     },
 }

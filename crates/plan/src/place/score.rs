@@ -49,9 +49,9 @@ pub struct Evicts {
 /// Replicas of the same revision near a worker.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Colocation {
-    /// In its region.
+    /// Replicas in the worker's region.
     pub region: u32,
-    /// In its zone.
+    /// Replicas in the worker's zone.
     pub zone: u32,
 }
 

@@ -19,7 +19,7 @@ use crate::{
 /// The reason why a deployment is where it is.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Explanation {
-    /// Whose.
+    /// The deployment that is explained.
     pub deployment: DeploymentName,
     /// The revision that a new replica would have.
     pub revision: RevisionId,
@@ -44,7 +44,7 @@ pub struct Explanation {
 /// One worker from a deployment's point of view.
 #[derive(Debug, Clone, PartialEq)]
 pub struct WorkerView {
-    /// The worker.
+    /// The worker's name.
     pub worker: WorkerId,
     /// Memory that models may take there.
     pub memory: ByteSize,
@@ -52,18 +52,18 @@ pub struct WorkerView {
     pub used: ByteSize,
     /// Share that its process takes beside its models, as far as that keeps a replica out.
     pub overhead: ByteSize,
-    /// Verdict of the worker on the deployment.
+    /// The worker's verdict: it holds a replica, could hold one, or cannot.
     pub verdict: WorkerVerdict,
     /// The reason why it is better than others, or others are better than it, where it holds or could hold a replica.
     pub why: Option<String>,
 }
 
-/// Verdict of a worker on a deployment.
+/// Verdict of a worker on one deployment, with its numbers.
 #[derive(Debug, Clone, PartialEq)]
 pub enum WorkerVerdict {
-    /// Has a replica.
+    /// Has a replica, ready or not.
     Holds {
-        /// The revision.
+        /// The revision that it holds; an older one during a rollout.
         revision: RevisionId,
         /// The memory set aside for it.
         claim: ByteSize,

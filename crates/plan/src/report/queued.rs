@@ -6,7 +6,7 @@ use berth_spec::{Residency, RevisionId};
 use crate::world::TrackedWorker;
 
 /// Other replicas that are named: enough to act on, and one line.
-const NAMED: usize = 3;
+const MAX_NAMED_REPLICAS: usize = 3;
 
 /// Work of a worker while a revision is queued there, for people. `None`: it is not queued, the worker cannot be
 /// asked, or it is about to begin.
@@ -17,11 +17,11 @@ pub fn waits(tracked: &TrackedWorker, revision: &RevisionId) -> Option<String> {
     }
     // The status of every queued replica is asked for again and again: nothing here grows with the models of the worker.
     let told = tracked.busy.iter().filter_map(|other| Some(format!("{other} {}", tracked.work_on(other)?)));
-    let told: Vec<String> = told.take(NAMED).collect();
+    let told: Vec<String> = told.take(MAX_NAMED_REPLICAS).collect();
     if told.is_empty() {
         return None;
     }
-    let more = match tracked.busy.len().saturating_sub(NAMED) {
+    let more = match tracked.busy.len().saturating_sub(MAX_NAMED_REPLICAS) {
         0 => String::new(),
         more => format!(", and {more} more"),
     };

@@ -26,7 +26,7 @@ impl World {
         self.aliases.by_name.insert(alias.name.clone(), alias);
     }
 
-    /// Forgets an alias.
+    /// Forgets an alias; an unknown one changes nothing.
     pub fn remove_alias(&mut self, name: &DeploymentName) {
         let Some(alias) = self.aliases.by_name.remove(name) else { return };
         for (target, _) in &alias.targets {
@@ -39,7 +39,7 @@ impl World {
         }
     }
 
-    /// An alias by its name.
+    /// The alias of this name, as it was declared.
     #[must_use]
     pub fn alias(&self, name: &DeploymentName) -> Option<&Arc<Alias>> {
         self.aliases.by_name.get(name)

@@ -21,7 +21,7 @@ pub enum AssumedInventory {
     Untold,
     /// Assumed until then.
     Until(Time),
-    /// Over for good.
+    /// Over for good: it has reported, or the time has passed.
     Over,
 }
 

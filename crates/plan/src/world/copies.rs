@@ -14,7 +14,7 @@ use std::time::Duration;
 use berth_spec::{DeploymentName, RevisionId, Time, deployment::SecondCopy};
 
 use super::{
-    Hold, TrackedDeployment, World,
+    EvictionClass, TrackedDeployment, World,
     rate::{Level, Marks, Rate},
 };
 use crate::{Rollout, policy};
@@ -23,7 +23,7 @@ use crate::{Rollout, policy};
 const NOW: Duration = Duration::from_secs(60);
 
 /// The longest that a second copy stays unused: what is used on working days keeps it over a break, and not over a night.
-const LONGEST: Duration = Duration::from_secs(10 * 3600);
+const MAX_UNUSED_TIME: Duration = Duration::from_secs(10 * 3600);
 
 /// Load must be below this share of what one copy less would carry. Closer to 1, noise loads and unloads.
 const HYSTERESIS: f32 = 2.0 / 3.0;
@@ -37,12 +37,12 @@ pub(crate) struct Copies {
     pub(crate) scaling: Option<Box<Scaling>>,
 }
 
-/// Inputs of the goal.
+/// Load and use of a deployment that may have several copies, from which its goal follows.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Scaling {
     /// Requests in flight.
     pub(crate) busy: Level,
-    /// When it was used.
+    /// Minutes in which it was used.
     pub(crate) marks: Marks,
     /// The reason why the goal is above the least.
     pub(crate) reason: Reason,
@@ -52,20 +52,20 @@ pub(crate) struct Scaling {
     pub(crate) not_before: Time,
     /// Since when the load has been low.
     quiet_since: Option<Time>,
-    /// When to look again.
+    /// Time at which the goal is judged again without an event.
     pub(crate) look: Option<Time>,
 }
 
 /// The reason why there are more copies than must be.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) enum Reason {
-    /// In regular use, and there is room.
+    /// In use now and some while ago, and there is room.
     #[default]
     RegularUse,
     Load,
 }
 
-/// Inputs of one decision on the goal.
+/// Load, bounds and replicas at the time of one decision on the goal.
 #[derive(Debug, Clone, Copy)]
 struct GoalInputs {
     now: Time,
@@ -238,8 +238,8 @@ impl World {
 
     /// Time that a second copy stays unused: a share of the age at which models are evicted.
     fn second_stays(&self, policy: &policy::Copies) -> Duration {
-        let age = self.room.lru_age.unwrap_or(LONGEST);
-        (age * policy.age_percent / 100).clamp(policy.settle, LONGEST)
+        let age = self.room.lru_age.unwrap_or(MAX_UNUSED_TIME);
+        (age * policy.age_percent / 100).clamp(policy.settle, MAX_UNUSED_TIME)
     }
 
     /// The time at which the goal may change without a new event.
@@ -277,8 +277,9 @@ impl World {
     pub fn lru_age(&self, now: Time) -> Option<Duration> {
         let alive = self.workers.values().filter(|tracked| tracked.alive());
         let first = alive.filter_map(|tracked| {
-            let used = |hold: Hold| tracked.order.iter().find(move |r| r.hold == hold && r.last_used > Time::ZERO);
-            used(Hold::OnDemand).or_else(|| used(Hold::Surplus))
+            let used =
+                |class: EvictionClass| tracked.order.iter().find(move |r| r.class == class && r.last_used > Time::ZERO);
+            used(EvictionClass::OnDemand).or_else(|| used(EvictionClass::Surplus))
         });
         first.map(|rank| rank.last_used).min().map(|at| now.since(at))
     }

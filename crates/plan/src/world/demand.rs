@@ -7,8 +7,8 @@ use berth_spec::{Demand, DeploymentName, GatewayId, Time};
 
 use super::{TrackedDeployment, World, apply::set_in, rate::Rate};
 
-/// Number under which wishes to load without a request count, in the place of a gateway. Gateways are numbered from 1.
-pub const WISHES: GatewayId = GatewayId(0);
+/// Source of demand that no gateway reports: explicit requests to load a deployment. Gateways are numbered from 1.
+pub const EXPLICIT_LOADS: GatewayId = GatewayId(0);
 
 /// One gateway's use of a deployment, as it last said.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
@@ -24,7 +24,7 @@ pub(crate) struct GatewayUse {
 /// The use of one deployment, by all gateways or by those of a region.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct TotalUse {
-    /// Requests that are parked.
+    /// Requests that are parked for it.
     pub waiting: u32,
     /// Requests that are being answered.
     pub in_flight: u32,
@@ -77,7 +77,7 @@ impl World {
         }
         let released = (waiting > 0 && warm.waiting() == 0) || (in_flight > 0 && warm.in_flight() == 0);
         let kept = warm.uses.contains_key(&gateway);
-        // Uses from before the wish may be told after it, by other gateways.
+        // Uses from before the page-out may be told after it, by other gateways.
         let is_back = demand.waiting > 0 || warm.paged_out.is_some_and(|asked| asked < last_used);
         let was_paged_out = is_back && warm.paged_out.take().is_some();
         set_in(&mut self.waiting, name, warm.waiting() > 0);

@@ -5,9 +5,9 @@ use std::{collections::BTreeMap, sync::Arc};
 use berth_spec::{ByteSize, Deployment, Failure, FailureCategory, GatewayId, ModelFormat, RevisionId, Time, WorkerId};
 
 use super::{
-    Hold, Rank,
+    EvictionClass, Rank,
     copies::Copies,
-    demand::{GatewayUse, WISHES},
+    demand::{EXPLICIT_LOADS, GatewayUse},
 };
 use crate::{Evicted, Record, Rollout, claim::Basis};
 
@@ -29,7 +29,7 @@ pub(crate) struct TrackedDeployment {
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Warm {
     pub(crate) record: Option<Record>,
-    /// Reports of each gateway that uses it.
+    /// The last report of each gateway that uses it.
     pub(crate) uses: BTreeMap<GatewayId, GatewayUse>,
     /// Time at which somebody asked that it be paged out; a later use takes that back.
     pub(crate) paged_out: Option<Time>,
@@ -41,7 +41,7 @@ pub(crate) struct Warm {
     pub(crate) forgiven: bool,
     /// Memory of revisions as learned from workers.
     pub(crate) learned: LearnedSizes,
-    /// When to look again.
+    /// Time at which it is planned again without an event.
     pub(crate) wake: Option<Time>,
     /// Number of copies that there should be, with its inputs.
     pub(crate) copies: Copies,
@@ -65,9 +65,9 @@ impl Warm {
         self.uses.values().fold(0, |sum, each| sum.saturating_add(each.waiting))
     }
 
-    /// True if requests are parked: wishes to load without one do not count.
+    /// True if inference requests are parked: explicit loads do not count.
     pub(crate) fn has_requests(&self) -> bool {
-        self.uses.iter().any(|(gateway, each)| *gateway != WISHES && each.waiting > 0)
+        self.uses.iter().any(|(gateway, each)| *gateway != EXPLICIT_LOADS && each.waiting > 0)
     }
 
     /// Remembers an eviction that it was part of.
@@ -181,7 +181,7 @@ pub enum Prospect {
 }
 
 impl Verdict {
-    /// Until when it holds.
+    /// Time until which it holds; the end of time for what ends with an event.
     #[must_use]
     pub fn until(&self) -> Time {
         match self {
@@ -216,11 +216,11 @@ const REFUSALS: usize = 2;
 /// A load that failed for good on one worker.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LoadFailed {
-    /// Category of the failure.
+    /// Category of the failure, which decides whether other workers are tried.
     pub category: FailureCategory,
-    /// For people.
+    /// The worker's message, for people.
     pub message: String,
-    /// When it is forgotten.
+    /// Time from which the load may be tried there again.
     pub until: Time,
     /// All that the worker said.
     pub failure: Arc<Failure>,
@@ -244,18 +244,18 @@ impl TrackedDeployment {
         Self { wanted, deployment, last_used: Time::ZERO, routed: 0, warm: None }
     }
 
-    /// Replaces the deployment.
+    /// Takes the new declaration, and hashes the revision that it wants.
     pub(crate) fn declare(&mut self, deployment: Arc<Deployment>) {
         self.wanted = deployment.revision_id().hash_bytes();
         self.deployment = deployment;
     }
 
-    /// The revision that the deployment wants.
+    /// Id of the revision that the declaration wants.
     pub(crate) fn wanted(&self) -> RevisionId {
         RevisionId::with_hash(self.deployment.name.clone(), self.wanted)
     }
 
-    /// True of the revision that the deployment wants.
+    /// True if `revision` is the one that the declaration wants.
     pub(crate) fn wants(&self, revision: &RevisionId) -> bool {
         revision.hash_bytes() == self.wanted && *revision.deployment() == self.deployment.name
     }
@@ -276,14 +276,14 @@ impl TrackedDeployment {
     pub(crate) fn rank_among(&self, revision: &RevisionId, copies: u32, goal: u32) -> Rank {
         let replicas = self.deployment.spec.replicas;
         let least = replicas.min.max(1);
-        let hold = if goal > least && copies > least {
-            Hold::Surplus
+        let class = if goal > least && copies > least {
+            EvictionClass::Surplus
         } else if replicas.min > 0 {
-            Hold::Resident
+            EvictionClass::Resident
         } else {
-            Hold::OnDemand
+            EvictionClass::OnDemand
         };
-        Rank { priority: self.deployment.spec.priority, hold, last_used: self.last_used, revision: revision.clone() }
+        Rank { priority: self.deployment.spec.priority, class, last_used: self.last_used, revision: revision.clone() }
     }
 
     /// Returns true if it should always have a replica.

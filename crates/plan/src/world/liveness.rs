@@ -115,7 +115,7 @@ impl World {
         self.hold_unseen(&unseen, now);
     }
 
-    /// The same for these.
+    /// Holds these workers as if they had been lost with the start.
     pub(super) fn hold_unseen(&mut self, unseen: &[WorkerId], now: Time) {
         for worker in unseen {
             self.give_turns(worker, now);

@@ -53,14 +53,14 @@ impl World {
         }
         self.generation = self.generation.max(seen);
         if change.whole {
-            observed.touched.extend(self.end_assumption(&change.worker));
+            observed.changed.extend(self.end_assumption(&change.worker));
         }
         if turned {
             self.landscape_changed(&change.worker);
             self.touch_worker(&change.worker);
         }
         if renewed {
-            observed.touched.extend(self.forgive_refusals(&change.worker, now));
+            observed.changed.extend(self.forgive_refusals(&change.worker, now));
         }
         for (revision, residency) in &change.replicas {
             gone.remove(revision);
@@ -71,12 +71,12 @@ impl World {
         }
         self.observe_usage(change);
         self.overhead_changed(&change.worker, overhead);
-        for name in &observed.touched {
+        for name in &observed.changed {
             self.refresh_resident(name);
         }
-        let touched = std::mem::take(&mut observed.touched);
-        self.touch_each(&touched);
-        observed.touched = touched;
+        let changed = std::mem::take(&mut observed.changed);
+        self.touch_each(&changed);
+        observed.changed = changed;
         observed
     }
 
@@ -149,7 +149,7 @@ impl World {
         };
         // Progress of a fetch is for people; it decides nothing.
         if learned || before.as_ref().map(Residency::as_str) != residency.map(Residency::as_str) {
-            observed.touched.insert(name.clone());
+            observed.changed.insert(name.clone());
         }
     }
 
@@ -204,9 +204,9 @@ fn died(name: &DeploymentName, worker: &WorkerId, now: Time, (before, ready): (&
     let deaths = ready.deaths.as_deref()?;
     let known = before.deaths.as_deref();
     let (count, in_a_row) = known.map_or((0, 0), |known| (known.count, known.in_a_row));
-    // What follows the cause are words of the process, which differ.
-    let cause = |deaths: &Deaths| deaths.how.split(';').next().unwrap_or_default().to_owned();
-    let begins = deaths.in_a_row <= in_a_row || known.map(cause) != Some(cause(deaths));
+    // What follows the first part are words of the process, which differ.
+    let first = |deaths: &Deaths| deaths.cause.split(';').next().unwrap_or_default().to_owned();
+    let begins = deaths.in_a_row <= in_a_row || known.map(first) != Some(first(deaths));
     let told = deaths.count > count && (begins || deaths.in_a_row.checked_ilog2() > in_a_row.checked_ilog2());
     told.then(|| Event {
         at: now,
@@ -214,7 +214,7 @@ fn died(name: &DeploymentName, worker: &WorkerId, now: Time, (before, ready): (&
         reason: "ProcessDied",
         message: format!(
             "the process of {name} on {worker} died ({} in a row, {} since it was loaded) and is started again: {}",
-            deaths.in_a_row, deaths.count, deaths.how
+            deaths.in_a_row, deaths.count, deaths.cause
         ),
         deployment: Some(name.clone()),
         worker: Some(worker.clone()),
@@ -257,7 +257,7 @@ mod tests {
                 count,
                 in_a_row,
                 at: Time(1),
-                how: "it was killed by signal 9".to_owned(),
+                cause: "it was killed by signal 9".to_owned(),
                 again_at: Some(Time(3)),
             })
         });
@@ -297,10 +297,10 @@ mod tests {
         }
         let mut other = ready(Some((3, 3)));
         let deaths = other.deaths.as_mut().map(Arc::make_mut).expect("it died");
-        deaths.how = "it was killed by signal 9; its last words: x".to_owned();
+        deaths.cause = "it was killed by signal 9; its last words: x".to_owned();
         let told = |now: &Ready| died(&name, &worker, Time(2), (&ready(Some((2, 2))), now)).is_some();
         assert!(!told(&other), "the same cause in other words");
-        "it ended with code 3".clone_into(&mut other.deaths.as_mut().map(Arc::make_mut).expect("it died").how);
+        "it ended with code 3".clone_into(&mut other.deaths.as_mut().map(Arc::make_mut).expect("it died").cause);
         assert!(told(&other), "another cause");
     }
 }

@@ -8,7 +8,7 @@ use std::mem;
 use super::World;
 
 /// Deployments before the map is packed first: fewer take little in any case.
-const LEAST: usize = 4096;
+const MIN_DEPLOYMENTS: usize = 4096;
 
 /// The growth after which it is packed again, as a part of its size. Less keeps it denser and costs more: with an eighth
 /// each deployment is moved nine times in all, which takes less time than to declare it.
@@ -19,7 +19,7 @@ impl World {
     pub(super) fn pack(&mut self) {
         let now = self.entries.len();
         self.packed = self.packed.min(now);
-        if now >= self.packed + self.packed / GROWTH + LEAST {
+        if now >= self.packed + self.packed / GROWTH + MIN_DEPLOYMENTS {
             self.entries = mem::take(&mut self.entries).into_iter().collect();
             self.packed = now;
         }

@@ -5,10 +5,10 @@ use std::time::Duration;
 use berth_spec::Time;
 
 /// Span of the quick average: load has to last some seconds before another copy is made.
-const QUICK: Duration = Duration::from_secs(20);
+const QUICK_SPAN: Duration = Duration::from_secs(20);
 
 /// Span of the slow average: a pause of two minutes is not yet the end of load.
-const SLOW: Duration = Duration::from_secs(150);
+const SLOW_SPAN: Duration = Duration::from_secs(150);
 
 /// Span over which requests in flight are averaged: the first second of a batch job is no load yet.
 const BUSY: Duration = Duration::from_secs(10);
@@ -28,7 +28,7 @@ pub(crate) struct Rate {
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(crate) struct Level {
     at: Time,
-    /// Its value at `at`.
+    /// The level at the time `at`.
     value: f32,
     /// The value that it goes to.
     last: f32,
@@ -56,18 +56,18 @@ impl Rate {
     /// Requests came since it was last told.
     pub(crate) fn count(&mut self, requests: u64, now: Time) {
         let per_minute = |over: Duration| requests as f32 * 60.0 / over.as_secs_f32();
-        (self.quick, self.slow) = (self.quick(now) + per_minute(QUICK), self.slow(now) + per_minute(SLOW));
+        (self.quick, self.slow) = (self.quick(now) + per_minute(QUICK_SPAN), self.slow(now) + per_minute(SLOW_SPAN));
         self.at = self.at.max(now);
     }
 
     /// Over the last seconds.
     pub(crate) fn quick(&self, now: Time) -> f32 {
-        self.quick * fade(now.since(self.at), QUICK)
+        self.quick * fade(now.since(self.at), QUICK_SPAN)
     }
 
     /// Over the last minutes.
     pub(crate) fn slow(&self, now: Time) -> f32 {
-        self.slow * fade(now.since(self.at), SLOW)
+        self.slow * fade(now.since(self.at), SLOW_SPAN)
     }
 
     /// Returns true if nothing is left of it.
@@ -77,17 +77,17 @@ impl Rate {
 
     /// Time that a slow rate of `value` takes to decay to `to`.
     pub(crate) fn fades_in(value: f32, to: f32) -> Duration {
-        fades_in(value, to, SLOW)
+        fades_in(value, to, SLOW_SPAN)
     }
 }
 
 impl Level {
-    /// Sets the level to `value` from now on.
+    /// Lets the level move towards `value` from now on.
     pub(crate) fn set(&mut self, value: u32, now: Time) {
         *self = Self { at: now.max(self.at), value: self.get(now), last: value as f32 };
     }
 
-    /// Its place.
+    /// The level at this time, between where it was and where it goes.
     pub(crate) fn get(&self, now: Time) -> f32 {
         self.last + (self.value - self.last) * fade(now.since(self.at), BUSY)
     }
@@ -103,7 +103,7 @@ impl Level {
 }
 
 impl Marks {
-    /// Something was used.
+    /// Marks the minute of `at` as one with a use.
     pub(crate) fn mark(&mut self, at: Time) {
         let minute = at.as_millis() / 60_000;
         if minute >= self.minute {

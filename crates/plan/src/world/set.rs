@@ -200,7 +200,7 @@ impl World {
         self.give_hope();
     }
 
-    /// Restores a measured size.
+    /// Restores the measured memory of an artifact's content from the store.
     pub fn set_measured(&mut self, digest: Digest, memory: ByteSize) {
         self.measured.insert(digest, memory);
     }

@@ -16,7 +16,7 @@ use berth_spec::{UnknownWorkers, WorkerId, WorkerInfo, WorkerLimits, WorkerTerms
 
 use super::{Liveness, World};
 
-/// Terms for workers.
+/// Settings of workers by the registry, and its rule for those that it does not name.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Registered {
     terms: BTreeMap<WorkerId, Arc<WorkerTerms>>,
@@ -26,7 +26,7 @@ pub(crate) struct Registered {
 }
 
 impl World {
-    /// Terms of the registry for a worker.
+    /// Terms of the registry for a worker; `None`: the registry does not name it.
     #[must_use]
     pub fn terms(&self, worker: &WorkerId) -> Option<&Arc<WorkerTerms>> {
         self.registered.terms.get(worker)
@@ -100,7 +100,7 @@ impl World {
         unnamed.iter().for_each(|worker| self.apply_terms(worker));
     }
 
-    /// A worker as it is under what is said of it.
+    /// Applies the registry's terms to the description that a worker gave of itself.
     pub(super) fn under_terms(&self, said: &WorkerInfo) -> WorkerInfo {
         self.terms(&said.id).map_or_else(|| said.clone(), |terms| terms.apply(said))
     }

@@ -22,9 +22,9 @@ pub struct TrackedWorker {
     pub said: Option<WorkerInfo>,
     /// May hold nothing, since the registry does not name it.
     pub unlisted: bool,
-    /// Eviction settings.
+    /// Eviction rules for it, by the registry; the default where that says nothing.
     pub eviction: Eviction,
-    /// Reachability.
+    /// Reachability, as the controller and the members see it.
     pub liveness: Liveness,
     /// Cordon set by operators.
     pub cordon: Cordon,
@@ -34,7 +34,7 @@ pub struct TrackedWorker {
     pub load: Load,
     /// Circuit breakers that it last spoke of: those that are not simply closed.
     pub breakers: Vec<Breaker>,
-    /// The number of the credentials that it has.
+    /// The number of the credentials that it reported; 0: none.
     pub credentials: Generation,
     /// When it had others before.
     pub(crate) renewed: Option<Time>,
@@ -44,7 +44,7 @@ pub struct TrackedWorker {
     pub inventory: BTreeMap<RevisionId, Residency>,
     /// Their reported use.
     pub usage: BTreeMap<RevisionId, Usage>,
-    /// Its assignment.
+    /// Replicas that it should hold, by the last committed plan.
     pub assigned: BTreeMap<RevisionId, Placed>,
     /// The sum of the claims in `assigned`.
     pub used: ByteSize,
@@ -77,13 +77,13 @@ pub struct TrackedWorker {
 /// Decision on replicas that a worker has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Standing {
-    /// May stay.
+    /// May stay: the worker can be reached and does not leave.
     Stays,
     /// Answers, and should be elsewhere: its worker leaves, or cannot be told anything.
     Leaves,
     /// Cannot be reached.
     Gone {
-        /// Since when.
+        /// Time from which it could not be reached.
         since: Time,
     },
 }
@@ -94,16 +94,16 @@ pub enum Liveness {
     /// Not seen since the controller started.
     #[default]
     Unseen,
-    /// Reachable.
+    /// Connected to the controller.
     Alive,
     /// The controller has lost its connection, but the members see it: it answers requests, and gets nothing new.
     Detached {
-        /// Since when.
+        /// Time at which the connection was lost.
         since: Time,
     },
     /// No longer reachable.
     Lost {
-        /// Since when it cannot.
+        /// Time at which it was found to be unreachable.
         since: Time,
     },
 }
@@ -114,14 +114,14 @@ pub enum Liveness {
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Rank {
     pub(crate) priority: u8,
-    pub(crate) hold: Hold,
+    pub(crate) class: EvictionClass,
     pub(crate) last_used: Time,
     pub(crate) revision: RevisionId,
 }
 
-/// Rank of a replica within its deployment.
+/// Importance of a replica to its deployment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Hold {
+pub(crate) enum EvictionClass {
     /// There are more than there must be.
     Surplus,
     /// May be loaded again by a request.
@@ -134,7 +134,7 @@ impl TrackedWorker {
     /// The replica that leaves first when room is needed, and the last use of its deployment (0: never). `None`: all stay.
     #[must_use]
     pub fn leaves_first(&self) -> Option<(&RevisionId, Time)> {
-        let first = self.order.iter().find(|rank| rank.hold != Hold::Resident)?;
+        let first = self.order.iter().find(|rank| rank.class != EvictionClass::Resident)?;
         Some((&first.revision, first.last_used))
     }
 
@@ -197,7 +197,7 @@ impl TrackedWorker {
         self.cordon == Cordon::Draining || self.state == WorkerState::Leaving || self.unlisted
     }
 
-    /// When it was lost, if it is.
+    /// Time at which it was lost; `None`: it is not.
     pub(crate) fn lost_at(&self) -> Option<Time> {
         match self.liveness {
             Liveness::Lost { since } => Some(since),

@@ -76,7 +76,7 @@ impl Workers {
         Some(&mut self.all[index.get()].1)
     }
 
-    /// A worker by its number.
+    /// The worker of a number that [`index`](Self::index) gave.
     pub(crate) fn at(&self, index: WorkerIndex) -> &(WorkerId, TrackedWorker) {
         &self.all[index.get()]
     }

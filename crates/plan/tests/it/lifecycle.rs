@@ -6,7 +6,7 @@ use berth_plan::{
     Record, Scope,
     fixture::{Fixture, gib, name, world},
     plan,
-    world::WISHES,
+    world::EXPLICIT_LOADS,
 };
 use berth_spec::{Demand, GatewayId, deployment::Spec, routes::OnMiss, status::Phase};
 
@@ -50,10 +50,10 @@ fn the_use_of_a_replica_is_shown_and_ends_with_it() {
 }
 
 #[test]
-fn a_wish_to_load_becomes_urgent_with_the_first_request() {
+fn an_explicit_load_becomes_urgent_with_the_first_request() {
     let mut w = world().worker("a", gib(4)).on_demand("iris", gib(1));
-    let wish = Demand { deployment: name("iris"), waiting: 1, in_flight: 0, last_used: w.now, requests: 0 };
-    w.world.demand(WISHES, &wish, w.now);
+    let load = Demand { deployment: name("iris"), waiting: 1, in_flight: 0, last_used: w.now, requests: 0 };
+    w.world.demand(EXPLICIT_LOADS, &load, w.now);
     let urgent = |planned: &berth_plan::Planned| planned.assignments.values().next().expect("news").set[0].urgent;
     assert!(!urgent(&w.plan()), "it is loaded, after what requests wait for");
     w.demand("iris", 1);

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use super::{Incident, IncidentKind, IncidentSeverity, LATER, Subject};
 use crate::actual::stamp;
 
-/// The form of the file.
+/// Fields of an error file, in the order in which people read them.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct ErrorFile {
     timestamp: String,
@@ -78,7 +78,7 @@ impl ErrorFile {
         serde_saphyr::to_string(self).expect("texts and numbers can be written")
     }
 
-    /// Subject that the file describes.
+    /// Subject of the file, by which it is matched with incidents.
     pub(crate) fn subject(&self) -> Subject {
         Subject {
             kind: self.error_type,
@@ -104,7 +104,7 @@ impl ErrorFile {
         held.is_none() || now.is_none() || held == now
     }
 
-    /// As of when it began.
+    /// The same file with the time at which an earlier one began.
     pub(crate) fn since(self, before: &Self) -> Self {
         Self { timestamp: before.timestamp.clone(), ..self }
     }

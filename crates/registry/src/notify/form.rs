@@ -6,7 +6,7 @@ use super::Notice;
 use crate::{actual::stamp, settings::NotificationSeverity};
 
 /// Longest text in characters. Slack accepts 3,000 per block.
-const LONGEST: usize = 2_500;
+const MAX_TEXT_CHARS: usize = 2_500;
 
 /// Characters of a field. Slack takes 2,000.
 const FIELD: usize = 1_900;
@@ -14,16 +14,16 @@ const FIELD: usize = 1_900;
 /// Longest title in JSON, in characters. Long enough to reach the cause in a Python error.
 const TITLE: usize = 700;
 
-/// Email message.
+/// Email message, without sender and receivers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Email {
-    /// Its subject, in one line.
+    /// Subject line of at most 150 characters: cluster, severity and title.
     pub subject: String,
-    /// Message text.
+    /// Plain text of the message.
     pub text: String,
 }
 
-/// JSON for a webhook.
+/// Encodes a notice as JSON for a webhook; `held` counts messages that were dropped before it.
 #[must_use]
 pub fn webhook(notice: &Notice, cluster: &str, held: u64) -> Value {
     let facts: serde_json::Map<String, Value> =
@@ -51,7 +51,7 @@ pub fn slack(notice: &Notice, cluster: &str, held: u64) -> Value {
     let mut blocks = vec![json!({"type": "header", "text": {"type": "plain_text", "text": cut(&title, 150)}})];
     if !notice.text.is_empty() {
         // A code block: nothing in it is read as a mention or a link.
-        let text = format!("```{}```", escaped_within(&notice.text.replace("```", "'''"), LONGEST));
+        let text = format!("```{}```", escaped_within(&notice.text.replace("```", "'''"), MAX_TEXT_CHARS));
         blocks.push(json!({"type": "section", "text": {"type": "mrkdwn", "text": text}}));
     }
     let fields: Vec<Value> = notice
@@ -68,10 +68,10 @@ pub fn slack(notice: &Notice, cluster: &str, held: u64) -> Value {
         foot.push_str(&format!("; {held} more messages were held back"));
     }
     blocks.push(json!({"type": "context", "elements": [{"type": "plain_text", "text": foot}]}));
-    json!({"text": escaped_within(&title, LONGEST), "blocks": blocks})
+    json!({"text": escaped_within(&title, MAX_TEXT_CHARS), "blocks": blocks})
 }
 
-/// Builds an email.
+/// Encodes a notice as an email; `held` counts messages that were dropped before it.
 #[must_use]
 pub fn email(notice: &Notice, cluster: &str, held: u64) -> Email {
     let mut text = format!("{}\n\n", cut(&notice.title, TITLE));
@@ -105,7 +105,7 @@ const fn word(severity: NotificationSeverity) -> &'static str {
 }
 
 fn bounded(text: &str) -> String {
-    cut(text, LONGEST)
+    cut(text, MAX_TEXT_CHARS)
 }
 
 fn cut(text: &str, most: usize) -> String {

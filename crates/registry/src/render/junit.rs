@@ -13,7 +13,7 @@ const STEPS: [(Step, &str); 6] = [
     (Step::Workers, "workers"),
 ];
 
-/// The report as one suite.
+/// The report as one JUnit suite: a case for each step.
 #[must_use]
 pub fn junit(report: &Report) -> String {
     let of = |step: Step, error: bool| report.problems.iter().filter(move |p| p.step == step && p.is_error() == error);

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::{Problem, Report, settings::SETTINGS_FILE};
 
-/// The report as one run.
+/// The report as one run of SARIF 2.1.0.
 #[must_use]
 pub fn sarif(report: &Report) -> Value {
     let rules: BTreeSet<&str> = report.problems.iter().map(|problem| problem.rule).collect();

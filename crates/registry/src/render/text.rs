@@ -7,12 +7,12 @@ use crate::{Audience, Problem, Report};
 pub enum Colours {
     /// Coloured, for terminals.
     On,
-    /// Plain.
+    /// No escape sequences: for files and pipes.
     Off,
 }
 
 /// Problems shown. As many as fit on one or two screens.
-const SHOWN: usize = 40;
+const MAX_PROBLEMS: usize = 40;
 
 /// The report with the line and a caret for every problem, and the [`summary`] at its end.
 #[must_use]
@@ -24,7 +24,7 @@ pub fn text(report: &Report, colours: Colours) -> String {
 #[must_use]
 pub fn problems(report: &Report, colours: Colours) -> String {
     let mut out = String::new();
-    for problem in report.problems.iter().take(SHOWN) {
+    for problem in report.problems.iter().take(MAX_PROBLEMS) {
         out.push_str(&paint(&printable(&problem.render()), problem, colours));
         if let Some(by) = &problem.commit {
             let by_whom =
@@ -36,7 +36,7 @@ pub fn problems(report: &Report, colours: Colours) -> String {
         }
         out.push_str("\n\n");
     }
-    let more = report.problems.len().saturating_sub(SHOWN) + report.counts.omitted;
+    let more = report.problems.len().saturating_sub(MAX_PROBLEMS) + report.counts.omitted;
     if more > 0 {
         out.push_str(&format!("… and {more} more\n\n"));
     }

@@ -22,23 +22,23 @@ pub(super) struct Branch {
     history: BTreeSet<String>,
 }
 
-/// Existing error file.
+/// Error file that is on the branch: its path and content.
 #[derive(Debug)]
 struct ExistingFile {
     path: String,
     file: ErrorFile,
 }
 
-/// Action on an error file.
+/// Change of one error file.
 pub(super) enum FileAction<'a> {
-    /// Create it.
-    New(&'a Incident),
-    /// Update it.
-    Now(&'a Incident),
+    /// Create the file of a new incident.
+    Create(&'a Incident),
+    /// Rewrite the file: the incident has changed.
+    Update(&'a Incident),
     /// Replace it: the failure is of another version of the model.
-    Other(&'a Incident),
-    /// Remove it.
-    Over(&'a Subject),
+    Replace(&'a Incident),
+    /// Remove the file: the incident is over.
+    Remove(&'a Subject),
 }
 
 impl Branch {
@@ -61,7 +61,7 @@ impl Branch {
         }
     }
 
-    /// A change is on the branch.
+    /// Applies edits that were pushed, so that the copy equals the branch.
     pub(super) fn take_in(&mut self, edits: &[Edit]) {
         for edit in edits.iter().filter(|edit| is_own(&edit.path)) {
             let text = edit.content.as_ref().map(|content| String::from_utf8_lossy(content).into_owned());
@@ -83,19 +83,19 @@ impl Branch {
     }
 
     /// Error files that have to change, and how many incidents have none because there are too many.
-    pub(super) fn turns<'a>(&'a self, observed: &'a Observed) -> (Vec<FileAction<'a>>, usize) {
+    pub(super) fn file_actions<'a>(&'a self, observed: &'a Observed) -> (Vec<FileAction<'a>>, usize) {
         let still = |subject: &Subject| {
             observed.open.contains(subject) || observed.incidents.iter().any(|incident| incident.subject == *subject)
         };
         let over: Vec<FileAction<'_>> =
-            self.errors.keys().filter(|subject| !still(subject)).map(FileAction::Over).collect();
+            self.errors.keys().filter(|subject| !still(subject)).map(FileAction::Remove).collect();
         let mut room = MOST_ERRORS.saturating_sub(self.errors.len() - over.len());
-        let (mut turns, mut new) = (Vec::new(), Vec::new());
+        let (mut actions, mut new) = (Vec::new(), Vec::new());
         for incident in &observed.incidents {
             match self.errors.get(&incident.subject) {
                 Some(held) if held.file.means(incident) => {}
-                Some(held) if !held.file.is_of_same_version(incident) => turns.push(FileAction::Other(incident)),
-                Some(_) => turns.push(FileAction::Now(incident)),
+                Some(held) if !held.file.is_of_same_version(incident) => actions.push(FileAction::Replace(incident)),
+                Some(_) => actions.push(FileAction::Update(incident)),
                 None => new.push(incident),
             }
         }
@@ -103,9 +103,9 @@ impl Branch {
         new.sort_by_key(|incident| std::cmp::Reverse(incident.severity));
         let left_out = new.len().saturating_sub(room);
         room = room.min(new.len());
-        turns.extend(new.into_iter().take(room).map(FileAction::New));
-        turns.extend(over);
-        (turns, left_out)
+        actions.extend(new.into_iter().take(room).map(FileAction::Create));
+        actions.extend(over);
+        (actions, left_out)
     }
 
     /// The edits of error files, and a line about each of them.
@@ -113,22 +113,22 @@ impl Branch {
         let (mut edits, mut told) = (Vec::new(), Vec::new());
         let mut taken: BTreeSet<String> = self.errors.values().map(|held| held.path.clone()).collect();
         taken.extend(self.foreign.iter().cloned());
-        let (turns, left_out) = self.turns(observed);
-        for turn in turns {
-            match turn {
-                FileAction::New(incident) => {
+        let (actions, left_out) = self.file_actions(observed);
+        for action in actions {
+            match action {
+                FileAction::Create(incident) => {
                     let path = free(&incident.file_name(), &taken);
                     told.push(format!("errors: {}: {}", about(&incident.subject), one_line(&incident.message)));
                     taken.insert(path.clone());
                     edits.push(Edit { path, content: Some(incident.to_yaml().into_bytes()) });
                 }
-                FileAction::Now(incident) => {
+                FileAction::Update(incident) => {
                     let Some(held) = self.errors.get(&incident.subject) else { continue };
                     told.push(format!("errors: {} is now: {}", about(&incident.subject), one_line(&incident.message)));
                     let text = ErrorFile::of(incident).since(&held.file).to_yaml();
                     edits.push(Edit { path: held.path.clone(), content: Some(text.into_bytes()) });
                 }
-                FileAction::Other(incident) => {
+                FileAction::Replace(incident) => {
                     let Some(held) = self.errors.get(&incident.subject) else { continue };
                     let path = free(&incident.file_name(), &taken);
                     told.push(format!("errors: {}: {}", about(&incident.subject), one_line(&incident.message)));
@@ -136,7 +136,7 @@ impl Branch {
                     edits.push(Edit { path: held.path.clone(), content: None });
                     edits.push(Edit { path, content: Some(incident.to_yaml().into_bytes()) });
                 }
-                FileAction::Over(subject) => {
+                FileAction::Remove(subject) => {
                     let Some(held) = self.errors.get(subject) else { continue };
                     told.push(format!("errors: {} is resolved", about(subject)));
                     edits.push(Edit { path: held.path.clone(), content: None });
@@ -149,7 +149,7 @@ impl Branch {
         (edits, told)
     }
 
-    /// The edits of the state and its history.
+    /// Edits that write the state and a snapshot, and remove the oldest snapshots.
     pub(super) fn state_edits(&self, state: &ActualState, now: Time) -> Vec<Edit> {
         let text = state.to_yaml(now).into_bytes();
         let snapshot = format!("{HISTORY}{}-state.yaml", file_stamp(now));

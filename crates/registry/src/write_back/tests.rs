@@ -245,5 +245,5 @@ fn another_version_fails_in_a_file_of_its_own() {
 fn the_error_file_of_the_document_is_known() {
     let text = "timestamp: \"2025-10-28T10:40:00Z\"\nerror_type: model_load_failure\nseverity: high\n\
                 deployment: {id: iris}\nworker: {id: a}\nerror: {message: it raised}\n";
-    assert!(crate::error_file::told_in(text).is_some());
+    assert!(crate::error_file::read_summary(text).is_some());
 }

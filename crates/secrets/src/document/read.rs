@@ -17,7 +17,7 @@ use crate::{
     vault,
 };
 
-/// The fields of a file.
+/// The fields of a file of secrets, in the order in which it is written.
 const FIELDS: [&str; 4] = ["worker_id", "secrets", "keys", "seal"];
 
 /// The ending of the files of a registry, after the worker's name.

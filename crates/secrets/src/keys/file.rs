@@ -18,7 +18,7 @@ use super::{Decrypt, KeyError, PublicKey, pem};
 use crate::envelope::KeyId;
 
 /// The longest key file that is read: RSA of 8192 bits has 6,400 characters.
-const LONGEST: u64 = 64 << 10;
+const MAX_KEY_FILE_BYTES: u64 = 64 << 10;
 
 /// A private key in a file: PKCS#8 in PEM.
 pub struct File {
@@ -37,11 +37,11 @@ impl File {
         let file = fs::File::open(path).map_err(|error| wrong(error.to_string()))?;
         // Of what was opened, not of what the name leads to now.
         let about = file.metadata().map_err(|error| wrong(error.to_string()))?;
-        if !about.is_file() || about.len() > LONGEST {
+        if !about.is_file() || about.len() > MAX_KEY_FILE_BYTES {
             return Err(wrong("it is no file of a key".to_owned()));
         }
         let mut text = Zeroizing::new(String::with_capacity(usize::try_from(about.len()).unwrap_or_default() + 1));
-        std::io::Read::read_to_string(&mut std::io::Read::take(file, LONGEST), &mut text)
+        std::io::Read::read_to_string(&mut std::io::Read::take(file, MAX_KEY_FILE_BYTES), &mut text)
             .map_err(|error| wrong(error.to_string()))?;
         // Before its mode, which a public key may have.
         if let Some((label @ ("PUBLIC KEY" | "RSA PUBLIC KEY"), _)) = pem::read(&text) {

@@ -15,7 +15,7 @@ use crate::envelope::KeyId;
 /// The least bits of a key that secrets are encrypted for: they stay in a repository's history for good.
 const LEAST_BITS: usize = 4096;
 
-/// A public key, and its id.
+/// An RSA public key of 4096 bits or more, and its id.
 #[derive(Clone)]
 pub struct PublicKey {
     id: KeyId,
@@ -72,13 +72,13 @@ impl PublicKey {
         Ok(Self { id: KeyId::of(&spki), spki, key })
     }
 
-    /// Id of the key.
+    /// Id, by which files name their recipients.
     #[must_use]
     pub const fn id(&self) -> &KeyId {
         &self.id
     }
 
-    /// Encodes the key as PEM.
+    /// Encodes the key as PEM (`PUBLIC KEY`), which [`from_pem`](Self::from_pem) reads.
     #[must_use]
     pub fn to_pem(&self) -> String {
         pem::write("PUBLIC KEY", &self.spki).to_string()

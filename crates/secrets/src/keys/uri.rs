@@ -7,13 +7,13 @@ use super::KeyError;
 /// A `pkcs11:` URI: `pkcs11:token=berth;object=registry?module-path=/usr/lib/softhsm/libsofthsm2.so&pin-source=file:/run/pin`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Pkcs11Uri {
-    /// The label of the token.
+    /// The label of the token; `None`: any.
     pub token: Option<String>,
     /// Serial number of the token.
     pub serial: Option<String>,
     /// The label of the key.
     pub object: Option<String>,
-    /// The id of the key.
+    /// The id of the key (`CKA_ID`), in bytes; `None`: the label says which.
     pub id: Option<Vec<u8>>,
     /// Path of the HSM's library.
     pub module_path: PathBuf,
@@ -84,7 +84,7 @@ impl Pkcs11Uri {
     }
 }
 
-/// Decodes %-escapes.
+/// Decodes `%XX` into bytes; `None`: a `%` without two hex digits.
 fn decoded(text: &str) -> Option<Vec<u8>> {
     let mut out = Vec::with_capacity(text.len());
     let mut bytes = text.bytes();

@@ -18,14 +18,14 @@ use crate::{
 pub struct Plain {
     /// Worker, if the file names one.
     pub worker: Option<WorkerId>,
-    /// Secrets of the file.
+    /// Secrets in the order of the text.
     pub secrets: Vec<PlainEntry>,
 }
 
 /// One secret in the clear.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PlainEntry {
-    /// Name of the secret.
+    /// Name of the secret, unique in the text.
     pub name: String,
     /// Type of the secret.
     pub kind: Kind,

@@ -15,7 +15,7 @@ use super::{Engine, Reply, SecretRequest};
 const MOST_SAID: usize = 200;
 
 /// The longest lease that is believed, about ten years: beyond it arithmetic with times ends.
-const LONGEST: u64 = 10 * 365 * 86_400;
+const MAX_LEASE_SECONDS: u64 = 10 * 365 * 86_400;
 
 /// An answer, sorted by what to do about it.
 #[derive(Debug)]
@@ -82,7 +82,7 @@ pub(super) fn lease(body: &Value) -> Lease {
 }
 
 fn lease_in(value: &Value) -> Lease {
-    let seconds = value.get("lease_duration").and_then(Value::as_u64).unwrap_or(0).min(LONGEST);
+    let seconds = value.get("lease_duration").and_then(Value::as_u64).unwrap_or(0).min(MAX_LEASE_SECONDS);
     Lease {
         id: value.get("lease_id").and_then(Value::as_str).unwrap_or_default().to_owned(),
         ttl: Duration::from_secs(seconds),

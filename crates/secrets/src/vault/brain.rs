@@ -61,9 +61,9 @@ pub enum Effect {
 /// Lease that is no longer wanted but could not be revoked, so it lives until it expires.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UnrevokedLease {
-    /// Id of the lease.
+    /// Id of the lease, for revoking it by hand.
     pub lease: String,
-    /// For which worker it was.
+    /// Name of the worker that it was for.
     pub worker: String,
     /// Reason why it was not revoked.
     pub problem: String,
@@ -80,12 +80,12 @@ pub struct Vault {
     /// Declared for another Vault.
     elsewhere: Vec<SecretStatus>,
     retired: Vec<LeaseToRevoke>,
-    flight: BTreeMap<u64, PendingCall>,
+    in_flight: BTreeMap<u64, PendingCall>,
     calls: u64,
     look_up: bool,
-    bad: Option<Outage>,
+    outage: Option<Outage>,
     /// Leases that could not be revoked, to be reported.
-    left: Vec<UnrevokedLease>,
+    unrevoked: Vec<UnrevokedLease>,
     stopping: bool,
     stopped: bool,
     told: VaultSecrets,
@@ -103,11 +103,11 @@ impl Vault {
             secrets: BTreeMap::new(),
             elsewhere: Vec::new(),
             retired: Vec::new(),
-            flight: BTreeMap::new(),
+            in_flight: BTreeMap::new(),
             calls: 0,
             look_up: false,
-            bad: None,
-            left: Vec::new(),
+            outage: None,
+            unrevoked: Vec::new(),
             stopping: false,
             stopped: false,
             told: VaultSecrets::default(),
@@ -134,11 +134,12 @@ impl Vault {
             }
         } else if self.is_done() && !self.stopped {
             self.stopped = true;
-            let reason = self.bad.as_ref().map_or("our token has ended", |bad| bad.reason.as_str()).to_owned();
-            self.left.extend(std::mem::take(&mut self.retired).into_iter().map(|retired| retired.left(&reason)));
+            let reason = self.outage.as_ref().map_or("our token has ended", |outage| outage.reason.as_str()).to_owned();
+            self.unrevoked
+                .extend(std::mem::take(&mut self.retired).into_iter().map(|retired| retired.unrevoked(&reason)));
             effects.push(Effect::Stopped);
         }
-        let told = self.left.drain(..).map(Effect::UnrevokedLease);
+        let told = self.unrevoked.drain(..).map(Effect::UnrevokedLease);
         // In front: nothing comes after the end.
         told.chain(effects).collect()
     }
@@ -147,9 +148,9 @@ impl Vault {
     #[must_use]
     pub fn wake_at(&self) -> Option<Time> {
         let ends = self.secrets.values().filter_map(|secret| secret.value.as_ref()?.expires);
-        let room = if self.bad.is_some() { self.flight.is_empty() } else { self.flight.len() < MOST_CALLS };
+        let room = if self.outage.is_some() { self.in_flight.is_empty() } else { self.in_flight.len() < MOST_CALLS };
         let calls = room.then(|| self.next_due()).flatten();
-        let calls = calls.map(|due| due.max(self.bad.as_ref().map(|bad| bad.until).unwrap_or_default()));
+        let calls = calls.map(|due| due.max(self.outage.as_ref().map(|outage| outage.until).unwrap_or_default()));
         ends.chain(calls).min()
     }
 
@@ -225,13 +226,13 @@ impl Vault {
     /// True if nothing is left to revoke or report.
     fn is_done(&self) -> bool {
         let nothing = self.retired.is_empty() && self.token.secret.is_none();
-        self.flight.is_empty() && (nothing || self.token.secret.is_none() || self.bad.is_some())
+        self.in_flight.is_empty() && (nothing || self.token.secret.is_none() || self.outage.is_some())
     }
 
     fn found(&self) -> VaultSecrets {
         let mut found =
-            VaultSecrets { status: self.elsewhere.clone(), outage: self.bad.clone(), ..VaultSecrets::default() };
-        let outage = self.bad.as_ref().map(|bad| bad.reason.as_str()).or(self.token.problem.as_deref());
+            VaultSecrets { status: self.elsewhere.clone(), outage: self.outage.clone(), ..VaultSecrets::default() };
+        let outage = self.outage.as_ref().map(|outage| outage.reason.as_str()).or(self.token.problem.as_deref());
         for (key, secret) in &self.secrets {
             if let Some(value) = &secret.value {
                 found.secrets.entry(key.0.clone()).or_default().insert(key.1.clone(), value.clone());

@@ -10,17 +10,17 @@ use zeroize::Zeroizing;
 pub struct Call {
     /// Id that matches the reply to the request.
     pub id: u64,
-    /// Request.
+    /// Operation that Vault is asked for, with its path or lease.
     pub ask: VaultRequest,
     /// With this token; logging in needs none.
     pub token: Option<Secret>,
-    /// Namespace of the request.
+    /// Vault namespace (`X-Vault-Namespace`); `None`: the root one.
     pub namespace: Option<String>,
     /// Worker on whose behalf the call is made: Vault's audit log can record the header `X-Berth-Worker`.
     pub worker: Option<String>,
 }
 
-/// Kind of request.
+/// Operation that Vault is asked for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum VaultRequest {
     /// A token, by AppRole. The driver knows the role and its secret.
@@ -33,7 +33,7 @@ pub enum VaultRequest {
     Read(String),
     /// More time for a lease.
     Renew {
-        /// Id of the lease.
+        /// Id of the lease, as Vault gave it.
         lease: String,
         /// Requested extension. Vault decides.
         increment: Duration,
@@ -49,7 +49,7 @@ pub enum VaultRequest {
 pub struct Reply {
     /// HTTP status code.
     pub status: u16,
-    /// Response body.
+    /// Response body, wiped when it is dropped.
     pub body: Zeroizing<Vec<u8>>,
 }
 

@@ -27,7 +27,7 @@ use crate::{
 };
 
 /// Longest path in characters: more than people nest, and short enough for a message.
-const LONGEST: usize = 512;
+const MAX_PATH_CHARS: usize = 512;
 
 /// Secrets engine behind a path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -85,9 +85,9 @@ impl SecretRequest {
 pub struct Declared {
     /// Address of Vault.
     pub addr: Url,
-    /// The namespace of the paths.
+    /// The Vault namespace of the paths; `None`: the root one.
     pub namespace: Option<String>,
-    /// By the names of the secrets.
+    /// Requests by the names that their secrets get.
     pub wants: BTreeMap<String, SecretRequest>,
 }
 
@@ -312,5 +312,5 @@ fn checked(
 fn is_path(text: &str) -> bool {
     let fine = |c: char| c.is_ascii_alphanumeric() || matches!(c, '/' | '-' | '_' | '.' | '@' | '+' | '=');
     let parts = text.split('/').all(|part| !part.is_empty() && part != "." && part != "..");
-    text.len() <= LONGEST && parts && text.chars().all(fine)
+    text.len() <= MAX_PATH_CHARS && parts && text.chars().all(fine)
 }

@@ -14,7 +14,7 @@ use super::{Call, Reply, SecretId, Settings, VaultRequest};
 const PATIENCE: Duration = Duration::from_secs(15);
 
 /// Largest response in bytes. Holds a service account with certificates, and bounds memory.
-const MOST: usize = 1 << 20;
+const MAX_RESPONSE_BYTES: usize = 1 << 20;
 
 /// A client of one Vault.
 #[derive(Debug, Clone)]
@@ -64,8 +64,8 @@ impl Http {
         let status = response.status().as_u16();
         let mut body = Zeroizing::new(Vec::new());
         while let Some(chunk) = response.chunk().await.map_err(|error| reason(&error))? {
-            if body.len() + chunk.len() > MOST {
-                return Err(format!("its answer is larger than {MOST} bytes"));
+            if body.len() + chunk.len() > MAX_RESPONSE_BYTES {
+                return Err(format!("its answer is larger than {MAX_RESPONSE_BYTES} bytes"));
             }
             body.extend_from_slice(&chunk);
         }

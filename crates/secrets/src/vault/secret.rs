@@ -17,7 +17,7 @@ use berth_spec::{
 use super::{SecretRequest, UnrevokedLease, answer::Lease, timing};
 use crate::status::{Backend, SecretStatus};
 
-/// Of which worker, by which name.
+/// The worker, and the name of its secret.
 pub(super) type Key = (WorkerId, String);
 
 /// Next action for a secret.
@@ -36,7 +36,7 @@ pub(super) struct ActiveLease {
     increment: Duration,
 }
 
-/// A lease to revoke, and when.
+/// A lease that was replaced or is no longer wanted, and the time of its revocation.
 #[derive(Debug, Clone)]
 pub(super) struct LeaseToRevoke {
     pub(super) lease: String,
@@ -48,7 +48,7 @@ pub(super) struct LeaseToRevoke {
 
 impl LeaseToRevoke {
     /// Reports that the lease could not be revoked.
-    pub(super) fn left(self, problem: &str) -> UnrevokedLease {
+    pub(super) fn unrevoked(self, problem: &str) -> UnrevokedLease {
         UnrevokedLease { lease: self.lease, worker: self.worker, problem: problem.to_owned() }
     }
 }

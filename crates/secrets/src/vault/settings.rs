@@ -19,13 +19,13 @@ pub enum SecretId {
 pub struct Settings {
     /// Its address: `https://HOST[:PORT]`; `http` only on this machine.
     pub addr: Url,
-    /// The namespace of the AppRole.
+    /// The Vault namespace of the AppRole; `None`: the root one.
     pub namespace: Option<String>,
     /// Mount point of the AppRole method.
     pub mount: String,
-    /// Role id.
+    /// Id of the AppRole's role. Not secret.
     pub role_id: String,
-    /// Secret id.
+    /// Source of the secret that belongs to the role.
     pub secret_id: SecretId,
     /// The authority of Vault's certificate, if the machine does not know it: PEM.
     pub ca: Option<PathBuf>,

@@ -14,7 +14,7 @@ use tokio::{sync::watch, task::JoinSet, time::Instant};
 use super::{Call, Declared, Effect, Event, Http, Reply, UnrevokedLease, Vault, VaultSecrets};
 
 /// Limit for revoking leases at shutdown. Leases left over expire by themselves.
-const FAREWELL: Duration = Duration::from_secs(5);
+const STOP_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Handle of the Vault task for the rest of the controller.
 #[derive(Debug, Clone)]
@@ -33,7 +33,7 @@ impl Handle {
         });
     }
 
-    /// Newest secrets from Vault.
+    /// The newest secrets from Vault; changes with each new set.
     #[must_use]
     pub fn found(&self) -> watch::Receiver<Arc<VaultSecrets>> {
         self.found.clone()
@@ -68,14 +68,14 @@ impl Task {
     /// that is for a leader that is followed by another.
     pub async fn run(mut self, stop: impl Future<Output = ()>) {
         let mut stop = pin!(stop);
-        let mut flight: JoinSet<(u64, Result<Reply, String>)> = JoinSet::new();
-        let mut farewell: Option<Instant> = None;
+        let mut in_flight: JoinSet<(u64, Result<Reply, String>)> = JoinSet::new();
+        let mut stop_by: Option<Instant> = None;
         let mut event = Event::Tick;
         loop {
             let now = self.now();
             for effect in self.brain.on(event, now) {
                 match effect {
-                    Effect::Call(call) => self.start(&mut flight, call),
+                    Effect::Call(call) => self.start(&mut in_flight, call),
                     Effect::VaultSecrets(found) => drop(self.found.send_replace(Arc::new(found))),
                     Effect::UnrevokedLease(left) => {
                         let UnrevokedLease { lease, worker, problem } = left;
@@ -85,16 +85,16 @@ impl Task {
                 }
             }
             let wake = self.brain.wake_at().map(|at| Instant::now() + at.since(self.now()));
-            let wake = farewell.or(wake);
+            let wake = stop_by.or(wake);
             event = tokio::select! {
-                () = &mut stop, if farewell.is_none() => {
-                    farewell = Some(Instant::now() + FAREWELL);
+                () = &mut stop, if stop_by.is_none() => {
+                    stop_by = Some(Instant::now() + STOP_TIMEOUT);
                     Event::Stop
                 }
-                Ok(()) = self.wanted.changed(), if farewell.is_none() => {
+                Ok(()) = self.wanted.changed(), if stop_by.is_none() => {
                     Event::Wanted(self.wanted.borrow_and_update().clone())
                 }
-                Some(answered) = flight.join_next() => match answered {
+                Some(answered) = in_flight.join_next() => match answered {
                     Ok((call, reply)) => Event::Answered { call, reply },
                     // A call that panicked has no number: the brain would wait for it for good.
                     Err(error) => {
@@ -103,7 +103,7 @@ impl Task {
                     }
                 },
                 () = sleep_until(wake) => {
-                    if farewell.is_some() {
+                    if stop_by.is_some() {
                         tracing::warn!("vault_leases_left: Vault did not answer in time; they end by themselves");
                         return;
                     }
@@ -113,9 +113,9 @@ impl Task {
         }
     }
 
-    fn start(&self, flight: &mut JoinSet<(u64, Result<Reply, String>)>, call: Call) {
+    fn start(&self, in_flight: &mut JoinSet<(u64, Result<Reply, String>)>, call: Call) {
         let http = self.http.clone();
-        flight.spawn(async move { (call.id, http.call(&call).await) });
+        in_flight.spawn(async move { (call.id, http.call(&call).await) });
     }
 
     fn now(&self) -> Time {

@@ -6,22 +6,22 @@ use std::time::Duration;
 pub(super) const STATIC: Duration = Duration::from_secs(300);
 
 /// Shortest wait, so that very short leases do not flood Vault.
-const LEAST: Duration = Duration::from_secs(1);
+const MIN_WAIT: Duration = Duration::from_secs(1);
 
 /// First wait after a failure; doubles with each. A Vault that restarts is back within seconds.
-const FIRST: Duration = Duration::from_secs(1);
+const FIRST_RETRY_WAIT: Duration = Duration::from_secs(1);
 
 /// Longest wait after a failure. Workers get their credentials within a minute after Vault is unsealed.
-const LONGEST: Duration = Duration::from_secs(60);
+const MAX_RETRY_WAIT: Duration = Duration::from_secs(60);
 
 /// A renewable lease: between a sixth and a third of its TTL, so that two renewals may fail.
 pub(super) fn renewal(ttl: Duration, chance: f64) -> Duration {
-    ttl.div_f64(3.0).mul_f64(0.5 + chance / 2.0).max(LEAST)
+    ttl.div_f64(3.0).mul_f64(0.5 + chance / 2.0).max(MIN_WAIT)
 }
 
 /// Wait before a lease that cannot be renewed is read again: 0.85 to 0.95 of its TTL.
 pub(super) fn replacement(ttl: Duration, chance: f64) -> Duration {
-    ttl.mul_f64(0.85 + chance / 10.0).max(LEAST)
+    ttl.mul_f64(0.85 + chance / 10.0).max(MIN_WAIT)
 }
 
 /// Wait before a secret without a lease is read again: 0.9 to 1.1 times [`STATIC`].
@@ -31,7 +31,7 @@ pub(super) fn reading(chance: f64) -> Duration {
 
 /// After so many failures in a row, from 1: doubling, of which a random half is waited at least.
 pub(super) fn retry(failures: u32, chance: f64) -> Duration {
-    let doubled = FIRST.saturating_mul(1 << failures.saturating_sub(1).min(16)).min(LONGEST);
+    let doubled = FIRST_RETRY_WAIT.saturating_mul(1 << failures.saturating_sub(1).min(16)).min(MAX_RETRY_WAIT);
     doubled.mul_f64(0.5 + chance / 2.0)
 }
 
@@ -48,9 +48,9 @@ mod tests {
             assert_eq!(replacement(hour, chance).as_secs_f64().round() as u64, replaced);
             assert_eq!(reading(chance).as_secs_f64().round() as u64, read);
         }
-        assert_eq!(renewal(Duration::ZERO, 0.0), LEAST);
+        assert_eq!(renewal(Duration::ZERO, 0.0), MIN_WAIT);
         let waits: Vec<u64> = (1..9).map(|failures| retry(failures, 1.0).as_secs()).collect();
         assert_eq!(waits, [1, 2, 4, 8, 16, 32, 60, 60]);
-        assert_eq!(retry(u32::MAX, 0.0), LONGEST / 2);
+        assert_eq!(retry(u32::MAX, 0.0), MAX_RETRY_WAIT / 2);
     }
 }

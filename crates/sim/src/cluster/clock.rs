@@ -9,7 +9,7 @@ use super::Cluster;
 use crate::{
     controller_node::ControllerNode,
     election::Election,
-    post::Post,
+    event_queue::SimEvent,
     process::{Life, Role},
 };
 
@@ -18,8 +18,8 @@ use crate::{
 const AT_ONCE: u32 = 20_000;
 
 impl Cluster {
-    pub(super) fn post(&mut self, after: Duration, post: Post) {
-        self.queue.send(self.now + after, post);
+    pub(super) fn schedule(&mut self, after: Duration, event: SimEvent) {
+        self.queue.send(self.now + after, event);
     }
 
     /// When the next thing happens.
@@ -44,7 +44,7 @@ impl Cluster {
             // Before what arrives at the same time.
             Some(node) if resumes(&node) => self.wake(&node),
             due => match (self.queue.take(at), due) {
-                (Some(post), _) => self.deliver(post),
+                (Some(event), _) => self.deliver(event),
                 (None, Some(node)) => self.wake(&node),
                 (None, None) => {}
             },
@@ -77,7 +77,7 @@ impl Cluster {
         let Some(process) = self.processes.get(node) else { return };
         let (rank, at) = match process.role {
             Role::Controller => (0, self.controllers.get(node).and_then(ControllerNode::brain_wakes_at)),
-            Role::Gateway => (1, self.gates.get(node).and_then(|gate| gate.flush_at)),
+            Role::Gateway => (1, self.gateways.get(node).and_then(|gateway| gateway.flush_at)),
             Role::Worker => (2, self.machines.get(node).and_then(|machine| machine.agent.wake_at())),
         };
         // An election is timed by a clock that does not jump.
@@ -111,48 +111,58 @@ impl Cluster {
         self.rewake(node);
     }
 
-    fn deliver(&mut self, post: Post) {
-        if let Some(until) = self.sleeps(&post) {
+    fn deliver(&mut self, event: SimEvent) {
+        if let Some(until) = self.sleeps(&event) {
             // In the order in which it came.
-            self.queue.send(until, post);
+            self.queue.send(until, event);
             return;
         }
-        match post {
-            Post::Message { stream, message } => self.message_arrives(stream, message),
-            Post::Keepalive { stream, end } => self.keepalive(stream, end),
-            Post::Closed { stream, end } => self.close(stream, end),
-            Post::Seek { node, start } if self.is(&node, start) => self.seek(&node),
-            Post::Dial { node, start, attempt, to } if self.is(&node, start) => self.dialled(&node, attempt, &to),
-            Post::Declined { node, start, attempt, leader } if self.is(&node, start) => {
+        match event {
+            SimEvent::Message { stream, message } => self.message_arrives(stream, message),
+            SimEvent::Keepalive { stream, end } => self.keepalive(stream, end),
+            SimEvent::Closed { stream, end } => self.close(stream, end),
+            SimEvent::Seek { node, start } if self.is(&node, start) => self.seek(&node),
+            SimEvent::Dial { node, start, attempt, to } if self.is(&node, start) => self.dialled(&node, attempt, &to),
+            SimEvent::Declined { node, start, attempt, leader } if self.is(&node, start) => {
                 self.declined(&node, attempt, leader);
             }
-            Post::Done { worker, start, event } if self.is(&worker, start) => self.hear(&worker, event),
-            Post::Asked { from, start, epoch, ask } => self.asked(&from, start, epoch, &ask),
-            Post::Told { to, start, epoch, answer } if self.is(&to, start) => self.told(&to, epoch, &answer),
-            Post::Watched { to, start, rev } if self.is(&to, start) => self.watched(&to, rev),
-            Post::Health { observer, of, health, news } => self.health(&observer, &of, health, news),
-            Post::Hop { request, attempt, worker, revision } => self.hop(request, attempt, &worker, revision),
-            Post::Ran { request, attempt, worker, start, revision } if self.is(&worker, start) => {
-                self.ran(request, attempt, &worker, revision);
+            SimEvent::Done { worker, start, event } if self.is(&worker, start) => self.hear(&worker, event),
+            SimEvent::StoreRequest { from, start, epoch, ask } => self.store_request(&from, start, epoch, &ask),
+            SimEvent::StoreReply { to, start, epoch, answer } if self.is(&to, start) => {
+                self.store_reply(&to, epoch, &answer)
             }
-            Post::Back { request, attempt, worker, answer } => self.back(request, attempt, &worker, answer),
-            Post::Silent { request, attempt } => self.silent(request, attempt),
-            Post::Patience { request } => self.impatient(request),
-            Post::FaultEnds(fault) => self.end_fault(fault),
-            Post::Restart { node, start } if self.was(&node, start) => self.restart(&node),
+            SimEvent::Watched { to, start, rev } if self.is(&to, start) => self.watched(&to, rev),
+            SimEvent::Health { observer, of, health, news } => self.health(&observer, &of, health, news),
+            SimEvent::RequestArrives { request, attempt, worker, revision } => {
+                self.request_arrives(request, attempt, &worker, revision)
+            }
+            SimEvent::RequestRan { request, attempt, worker, start, revision } if self.is(&worker, start) => {
+                self.request_ran(request, attempt, &worker, revision);
+            }
+            SimEvent::AnswerArrives { request, attempt, worker, answer } => {
+                self.answer_arrives(request, attempt, &worker, answer)
+            }
+            SimEvent::Silent { request, attempt } => self.silent(request, attempt),
+            SimEvent::Patience { request } => self.impatient(request),
+            SimEvent::FaultEnds(fault) => self.end_fault(fault),
+            SimEvent::Restart { node, start } if self.was(&node, start) => self.restart(&node),
             _ => {}
         }
     }
 
     /// Until when the node sleeps that has to be awake for this.
-    fn sleeps(&self, post: &Post) -> Option<Time> {
-        let node = match post {
-            Post::Message { stream, message } => {
+    fn sleeps(&self, event: &SimEvent) -> Option<Time> {
+        let node = match event {
+            SimEvent::Message { stream, message } => {
                 let stream = self.streams.get(stream)?;
                 stream.ends(message.to()).0
             }
-            Post::Keepalive { stream, end } | Post::Closed { stream, end } => self.streams.get(stream)?.ends(*end).0,
-            Post::Back { request, .. } | Post::Silent { request, .. } => &self.requests.open.get(request)?.gate,
+            SimEvent::Keepalive { stream, end } | SimEvent::Closed { stream, end } => {
+                self.streams.get(stream)?.ends(*end).0
+            }
+            SimEvent::AnswerArrives { request, .. } | SimEvent::Silent { request, .. } => {
+                &self.requests.open.get(request)?.gateway_id
+            }
             other => other.wakes()?,
         };
         match self.processes.get(node)?.life {

@@ -8,10 +8,10 @@ use super::Cluster;
 use crate::{
     controller_node::ControllerNode,
     election::Election,
-    gate::Gate,
+    event_queue::{Ask, SimEvent},
+    gateway::Gateway,
     members::Reach,
     net::{Cut, HOP, KEEPALIVE},
-    post::{Ask, Post},
     process::{Life, Role},
     request::{Answer, RequestState},
     stream::End,
@@ -35,7 +35,7 @@ impl Cluster {
 
     /// A node's machine loses power: nobody is told.
     pub fn cut_power(&mut self, id: &WorkerId) {
-        self.faults.dark.insert(id.clone());
+        self.faults.powered_off.insert(id.clone());
         self.dies(id, LastMessage::Unsaid, Life::Down);
     }
 
@@ -59,7 +59,7 @@ impl Cluster {
                 self.machines.get_mut(id).into_iter().for_each(|machine| machine.leaves = true);
                 self.hear(id, berth_worker::Event::Leave);
                 let event = berth_worker::Event::Stop;
-                self.post(LEAVE, Post::Done { worker: id.clone(), start, event });
+                self.schedule(LEAVE, SimEvent::Done { worker: id.clone(), start, event });
             }
             Role::Controller => {
                 if let Some(epoch) = self.controllers[id].leads().map(|(epoch, _)| epoch) {
@@ -75,7 +75,7 @@ impl Cluster {
     fn ask_and_go(&mut self, id: &WorkerId, epoch: u64) {
         let start = self.processes[id].start;
         let ask = std::sync::Arc::new(Ask::Resign);
-        self.post(HOP / 2, Post::Asked { from: id.clone(), start, epoch, ask });
+        self.schedule(HOP / 2, SimEvent::StoreRequest { from: id.clone(), start, epoch, ask });
     }
 
     /// A process that was told to end has ended.
@@ -111,29 +111,29 @@ impl Cluster {
         let there = |state: &RequestState| matches!(state, RequestState::At { worker: at, .. } if at == worker);
         let broken = self.requests.open.iter().filter(|(_, request)| there(&request.state));
         for (id, attempt) in broken.map(|(id, request)| (*id, request.attempt)).collect::<Vec<_>>() {
-            let post = match message {
+            let event = match message {
                 LastMessage::Said => {
-                    Post::Back { request: id, attempt, worker: worker.clone(), answer: Answer::Broken }
+                    SimEvent::AnswerArrives { request: id, attempt, worker: worker.clone(), answer: Answer::Broken }
                 }
-                LastMessage::Unsaid => Post::Silent { request: id, attempt },
+                LastMessage::Unsaid => SimEvent::Silent { request: id, attempt },
             };
-            self.post(if message == LastMessage::Said { HOP } else { KEEPALIVE }, post);
+            self.schedule(if message == LastMessage::Said { HOP } else { KEEPALIVE }, event);
         }
     }
 
     /// A gateway is gone, and with it whoever was connected to it.
-    fn lose_clients(&mut self, gate: &WorkerId) {
-        self.requests.open.retain(|_, request| request.gate != *gate);
-        let Some(before) = self.gates.remove(gate) else { return };
+    fn lose_clients(&mut self, gateway_id: &WorkerId) {
+        self.requests.open.retain(|_, request| request.gateway_id != *gateway_id);
+        let Some(before) = self.gateways.remove(gateway_id) else { return };
         // It finds the routes on its disk.
-        let mut again = Gate::new(before.region);
+        let mut again = Gateway::new(before.region);
         again.routes = before.routes;
-        self.gates.insert(gate.clone(), again);
+        self.gateways.insert(gateway_id.clone(), again);
     }
 
     /// A node starts again.
     pub fn restart(&mut self, id: &WorkerId) {
-        self.faults.dark.remove(id);
+        self.faults.powered_off.remove(id);
         let Some(process) = self.processes.get_mut(id).filter(|process| process.is_gone()) else { return };
         process.starts();
         let role = process.role;
@@ -193,8 +193,8 @@ impl Cluster {
         let Some(mut members) = self.members.take() else { return };
         let awake: BTreeSet<&WorkerId> =
             self.processes.iter().filter(|(_, process)| process.awake()).map(|(name, _)| name).collect();
-        let mut posts = Vec::new();
-        for observer in self.controllers.keys().chain(self.gates.keys()).filter(|name| awake.contains(name)) {
+        let mut events = Vec::new();
+        for observer in self.controllers.keys().chain(self.gateways.keys()).filter(|name| awake.contains(name)) {
             for (of, process) in self.processes.iter().filter(|(of, _)| *of != observer) {
                 let direct = || self.net.joined(observer, of);
                 let indirect = || awake.iter().any(|by| self.net.joined(observer, by) && self.net.joined(by, of));
@@ -205,15 +205,15 @@ impl Cluster {
                 };
                 let Some((news, next)) = members.look(observer, of, reach) else { continue };
                 for (health, (least, most)) in next {
-                    let after = self.chance.between(least, most);
-                    let post = Post::Health { observer: observer.clone(), of: of.clone(), health, news };
-                    posts.push((after, post));
+                    let after = self.rng.between(least, most);
+                    let event = SimEvent::Health { observer: observer.clone(), of: of.clone(), health, news };
+                    events.push((after, event));
                 }
             }
         }
         self.members = Some(members);
-        for (after, post) in posts {
-            self.post(after, post);
+        for (after, event) in events {
+            self.schedule(after, event);
         }
     }
 
@@ -229,13 +229,13 @@ impl Cluster {
             }
             return;
         }
-        let Some(gate) = self.gates.get_mut(observer) else { return };
+        let Some(gateway) = self.gateways.get_mut(observer) else { return };
         if health.is_there() {
-            if gate.gone.remove(of) {
+            if gateway.gone.remove(of) {
                 self.retry_parked(observer);
             }
-        } else if gate.gone.insert(of.clone()) {
-            let flying = gate.flying.get(of).cloned().unwrap_or_default();
+        } else if gateway.gone.insert(of.clone()) {
+            let flying = gateway.flying.get(of).cloned().unwrap_or_default();
             flying.into_iter().for_each(|request| self.broke(request));
         }
     }
@@ -245,7 +245,7 @@ impl Cluster {
         let Some(members) = &self.members else { return };
         let news = members.news(observer, of);
         for (after, health) in [(HOP, Health::Suspect), (Duration::from_millis(600), Health::Alive)] {
-            self.post(after, Post::Health { observer: observer.clone(), of: of.clone(), health, news });
+            self.schedule(after, SimEvent::Health { observer: observer.clone(), of: of.clone(), health, news });
         }
     }
 }

@@ -7,8 +7,8 @@ use berth_spec::{GatewayId, WorkerId};
 
 use super::Cluster;
 use crate::{
+    event_queue::SimEvent,
     net::{HOP, KEEPALIVE},
-    post::Post,
     process::{Role, Uplink},
     stream::{End, Message, Stream, StreamId},
 };
@@ -24,16 +24,16 @@ impl Cluster {
         if matches!(process.uplink, Uplink::Up(_)) || controllers.is_empty() {
             return;
         }
-        let to = process.hint.take().unwrap_or_else(|| self.chance.of(&controllers).clone());
+        let to = process.hint.take().unwrap_or_else(|| self.rng.of(&controllers).clone());
         self.last_stream += 1;
         let attempt = StreamId(self.last_stream);
         process.uplink = Uplink::Dialling(attempt);
         let start = process.start;
         if self.net.joined(node, &to) {
-            let after = self.net.delay(HOP, &mut self.chance);
-            self.post(after, Post::Dial { node: node.clone(), start, attempt, to });
+            let after = self.net.delay(HOP, &mut self.rng);
+            self.schedule(after, SimEvent::Dial { node: node.clone(), start, attempt, to });
         }
-        self.post(DIAL, Post::Declined { node: node.clone(), start, attempt, leader: None });
+        self.schedule(DIAL, SimEvent::Declined { node: node.clone(), start, attempt, leader: None });
     }
 
     /// A node's attempt arrives at a controller.
@@ -49,7 +49,7 @@ impl Cluster {
             Some(epoch) => self.connect(node, to, attempt, epoch),
             None => {
                 let leader = controller.and_then(|controller| controller.election.as_ref()?.leader().cloned());
-                self.post(HOP, Post::Declined { node: node.clone(), start, attempt, leader });
+                self.schedule(HOP, SimEvent::Declined { node: node.clone(), start, attempt, leader });
             }
         }
     }
@@ -72,10 +72,10 @@ impl Cluster {
             }
             hint => {
                 process.hint = hint;
-                self.chance.between(after / 2, after)
+                self.rng.between(after / 2, after)
             }
         };
-        self.post(after, Post::Seek { node: node.clone(), start });
+        self.schedule(after, SimEvent::Seek { node: node.clone(), start });
     }
 
     fn connect(&mut self, node: &WorkerId, to: &WorkerId, id: StreamId, epoch: u64) {
@@ -111,10 +111,10 @@ impl Cluster {
         if !stream.is_open(from) {
             return;
         }
-        let at = self.now + self.net.delay(HOP, &mut self.chance);
+        let at = self.now + self.net.delay(HOP, &mut self.rng);
         let Some(side) = stream.open.get_mut(&to) else { return };
         side.last = side.last.max(at);
-        self.queue.send(side.last, Post::Message { stream: id, message });
+        self.queue.send(side.last, SimEvent::Message { stream: id, message });
     }
 
     /// Says something over a node's stream to the leader, if it has one.
@@ -169,7 +169,7 @@ impl Cluster {
             }
             stream.stuck = stuck;
             for message in free {
-                self.queue.send(self.now, Post::Message { stream: *id, message });
+                self.queue.send(self.now, SimEvent::Message { stream: *id, message });
             }
         }
     }
@@ -182,8 +182,8 @@ impl Cluster {
             doubts.extend([End::Node, End::Controller].into_iter().filter(|end| dead(*end)).map(|end| (*id, end)));
         }
         for (stream, end) in doubts {
-            let after = self.chance.between(KEEPALIVE, KEEPALIVE * 3 / 2);
-            self.post(after, Post::Keepalive { stream, end });
+            let after = self.rng.between(KEEPALIVE, KEEPALIVE * 3 / 2);
+            self.schedule(after, SimEvent::Keepalive { stream, end });
         }
     }
 
@@ -243,9 +243,12 @@ impl Cluster {
         let (there, here) = stream.ends(other);
         let heard = self.net.passes(here, there);
         let after = if heard { HOP } else { KEEPALIVE };
-        let post =
-            if heard { Post::Closed { stream: id, end: other } } else { Post::Keepalive { stream: id, end: other } };
-        self.post(after, post);
+        let event = if heard {
+            SimEvent::Closed { stream: id, end: other }
+        } else {
+            SimEvent::Keepalive { stream: id, end: other }
+        };
+        self.schedule(after, event);
     }
 
     /// The process of a node is gone: with a message from its machine, or (power lost) without any.

@@ -8,8 +8,8 @@ use berth_worker::runtime::Health;
 
 use super::{Cluster, Memory};
 use crate::{
+    event_queue::SimEvent,
     node::{Machine, Next},
-    post::Post,
     stream::Message,
 };
 
@@ -18,7 +18,7 @@ impl Cluster {
     pub(super) fn boot_worker(&mut self, id: &WorkerId) {
         let Some(info) = self.infos.get(id).cloned() else { return };
         let mut machine = Machine::new(info);
-        (machine.pace, machine.disk) = self.faults.of_machine(id);
+        (machine.slowdown, machine.disk) = self.faults.of_machine(id);
         self.machines.insert(id.clone(), machine);
         self.look_around();
         self.seek(id);
@@ -44,7 +44,7 @@ impl Cluster {
         let Some((up, _)) = told(&after, None) else { return };
         self.log(name.as_str(), &format!("its process dies on {id}"));
         let up = berth_worker::Event::Health { revision: revision.clone(), health: up };
-        self.post(away, Post::Done { worker: id.clone(), start, event: up });
+        self.schedule(away, SimEvent::Done { worker: id.clone(), start, event: up });
         self.hear(id, berth_worker::Event::Health { revision, health: down });
     }
 
@@ -59,7 +59,7 @@ impl Cluster {
         let done = machine.leaves && machine.agent.replicas().next().is_none();
         for next in next {
             match next {
-                Next::Hear(after, event) => self.post(after, Post::Done { worker: id.clone(), start, event }),
+                Next::Hear(after, event) => self.schedule(after, SimEvent::Done { worker: id.clone(), start, event }),
                 Next::Report(change) => self.say_up(id, Message::Report(change)),
             }
         }

@@ -6,9 +6,9 @@ use berth_spec::{Demand, DeploymentName, GatewayEvent, RevisionId, RouteChange, 
 
 use super::Cluster;
 use crate::{
-    gate::Way,
+    event_queue::SimEvent,
+    gateway::RoutingDecision,
     net::{HOP, KEEPALIVE},
-    post::Post,
     request::{Answer, Attempt, Request, RequestId, RequestState},
     stream::Message,
 };
@@ -22,32 +22,32 @@ const PLACES: u32 = 3;
 
 impl Cluster {
     /// Clients send requests for a deployment to a gateway.
-    pub fn infer_at(&mut self, gate: &WorkerId, name: &DeploymentName, count: u32) {
-        if !self.awake(gate) {
+    pub fn infer_at(&mut self, gateway_id: &WorkerId, name: &DeploymentName, count: u32) {
+        if !self.awake(gateway_id) {
             return; // A client that finds its gateway dead asks another.
         }
-        let id = self.requests.arrive(gate, name, count, self.now);
+        let id = self.requests.arrive(gateway_id, name, count, self.now);
         if let Some(patience) = self.watch.patience {
-            self.post(patience, Post::Patience { request: id });
+            self.schedule(patience, SimEvent::Patience { request: id });
         }
-        let clock = self.processes[gate].clock(self.now);
-        if let Some(gateway) = self.gates.get_mut(gate) {
+        let clock = self.processes[gateway_id].clock(self.now);
+        if let Some(gateway) = self.gateways.get_mut(gateway_id) {
             gateway.note(name, count.into(), clock);
         }
         self.route(id);
-        self.rewake(gate);
+        self.rewake(gateway_id);
     }
 
     /// The same at the first gateway.
     pub fn infer(&mut self, name: &DeploymentName, count: u32) {
-        if let Some(gate) = self.gates.keys().next().cloned() {
-            self.infer_at(&gate, name, count);
+        if let Some(gateway_id) = self.gateways.keys().next().cloned() {
+            self.infer_at(&gateway_id, name, count);
         }
     }
 
     /// The clients of a deployment give up waiting.
     pub fn give_up(&mut self, name: &DeploymentName) {
-        let parked = self.gates.values().filter_map(|gate| gate.parked().get(name)).flatten();
+        let parked = self.gateways.values().filter_map(|gateway| gateway.parked().get(name)).flatten();
         for request in parked.copied().collect::<Vec<_>>() {
             self.ends(request, End::GaveUp);
         }
@@ -55,161 +55,164 @@ impl Cluster {
 
     /// Somebody asks that a deployment be paged out.
     pub fn page_out(&mut self, name: &DeploymentName) {
-        if let Some(gate) = self.gates.keys().next().cloned() {
-            self.say_up(&gate, Message::Gateway(GatewayEvent::PageOut(name.clone())));
+        if let Some(gateway_id) = self.gateways.keys().next().cloned() {
+            self.say_up(&gateway_id, Message::Gateway(GatewayEvent::PageOut(name.clone())));
         }
     }
 
     /// Sends a request where its gateway's routes lead.
     fn route(&mut self, id: RequestId) {
-        let Some(Request { name, gate, tried, .. }) = self.requests.open.get(&id).cloned() else { return };
-        let Some(gateway) = self.gates.get(&gate) else { return };
+        let Some(Request { name, gateway_id, tried, .. }) = self.requests.open.get(&id).cloned() else { return };
+        let Some(gateway) = self.gateways.get(&gateway_id) else { return };
         let (region, processes) = (&gateway.region, &self.processes);
         let near = |worker: &WorkerId| {
             region.is_some() && processes.get(worker).is_some_and(|process| process.region == *region)
         };
-        match gateway.way(&name, &tried, near, &mut self.chance) {
-            Way::To { worker, revision, version } => self.forward(id, &worker, revision, version),
-            Way::Park => self.park(id, &gate, &name),
-            Way::Refuse(reason, message) => self.ends(id, End::Refused(reason, message)),
+        match gateway.choose(&name, &tried, near, &mut self.rng) {
+            RoutingDecision::Forward { worker, revision, version } => self.forward(id, &worker, revision, version),
+            RoutingDecision::Park => self.park(id, &gateway_id, &name),
+            RoutingDecision::Refuse(reason, message) => self.ends(id, End::Refused(reason, message)),
         }
     }
 
     fn forward(&mut self, id: RequestId, worker: &WorkerId, revision: RevisionId, version: String) {
         let Some(request) = self.requests.open.get_mut(&id) else { return };
-        let (gate, name, count) = (request.gate.clone(), request.name.clone(), u64::from(request.count));
+        let (gateway_id, name, count) = (request.gateway_id.clone(), request.name.clone(), u64::from(request.count));
         request.attempt.0 += 1;
         let attempt = request.attempt;
         if attempt.0 > 1 {
             self.requests.tally.retried += count;
         }
         request.state = RequestState::At { worker: worker.clone(), version };
-        if let Some(gateway) = self.gates.get_mut(&gate) {
+        if let Some(gateway) = self.gateways.get_mut(&gateway_id) {
             gateway.depart(&name, id, worker);
         }
         self.unpark(id);
-        self.broken.extend(self.oracle.may_go(&gate, &name, &revision));
-        if self.net.passes(&gate, worker) {
-            let after = self.net.delay(HOP, &mut self.chance);
-            self.post(after, Post::Hop { request: id, attempt, worker: worker.clone(), revision });
+        self.broken.extend(self.oracle.may_go(&gateway_id, &name, &revision));
+        if self.net.passes(&gateway_id, worker) {
+            let after = self.net.delay(HOP, &mut self.rng);
+            self.schedule(after, SimEvent::RequestArrives { request: id, attempt, worker: worker.clone(), revision });
         } else {
-            self.post(KEEPALIVE, Post::Silent { request: id, attempt });
+            self.schedule(KEEPALIVE, SimEvent::Silent { request: id, attempt });
         }
     }
 
-    fn park(&mut self, id: RequestId, gate: &WorkerId, name: &DeploymentName) {
+    fn park(&mut self, id: RequestId, gateway_id: &WorkerId, name: &DeploymentName) {
         if let Some(request) = self.requests.open.get_mut(&id) {
             request.state = RequestState::Parked;
             request.tried.clear();
         }
-        let Some(gateway) = self.gates.get_mut(gate) else { return };
+        let Some(gateway) = self.gateways.get_mut(gateway_id) else { return };
         if gateway.park(name, id) {
             self.log(name.as_str(), "parked");
-            self.flush(gate);
+            self.flush(gateway_id);
         }
     }
 
     /// A request waits no longer; when nobody else does either, the leader hears of it.
     fn unpark(&mut self, id: RequestId) {
-        let Some(Request { gate, name, .. }) = self.requests.open.get(&id) else { return };
-        let (gate, name) = (gate.clone(), name.clone());
-        let clock = self.processes[&gate].clock(self.now);
-        if let Some(gateway) = self.gates.get_mut(&gate)
+        let Some(Request { gateway_id, name, .. }) = self.requests.open.get(&id) else { return };
+        let (gateway_id, name) = (gateway_id.clone(), name.clone());
+        let clock = self.processes[&gateway_id].clock(self.now);
+        if let Some(gateway) = self.gateways.get_mut(&gateway_id)
             && gateway.unpark(&name, id)
         {
             gateway.note(&name, 0, clock);
-            self.flush(&gate);
+            self.flush(&gateway_id);
         }
     }
 
     /// Routes arrive: whoever can go on goes on.
-    pub(super) fn routes_arrive(&mut self, gate: &WorkerId, change: RouteChange) {
-        let Some(gateway) = self.gates.get_mut(gate) else { return };
-        self.oracle.applied(gate, &change);
+    pub(super) fn routes_arrive(&mut self, gateway_id: &WorkerId, change: RouteChange) {
+        let Some(gateway) = self.gateways.get_mut(gateway_id) else { return };
+        self.oracle.applied(gateway_id, &change);
         let hopeful = gateway.apply(change);
         for name in hopeful {
-            let parked = self.gates[gate].parked().get(&name).cloned().unwrap_or_default();
+            let parked = self.gateways[gateway_id].parked().get(&name).cloned().unwrap_or_default();
             parked.into_iter().for_each(|id| self.route(id));
         }
     }
 
     /// Whoever waits at a gateway looks again: a timer behind the events.
-    pub(super) fn retry_parked(&mut self, gate: &WorkerId) {
-        let Some(gateway) = self.gates.get(gate) else { return };
+    pub(super) fn retry_parked(&mut self, gateway_id: &WorkerId) {
+        let Some(gateway) = self.gateways.get(gateway_id) else { return };
         let parked: Vec<RequestId> = gateway.parked().values().flatten().copied().collect();
         parked.into_iter().for_each(|id| self.route(id));
     }
 
     /// A gateway tells the leader about use. Without a stream it keeps that for later.
-    pub(super) fn flush(&mut self, gate: &WorkerId) {
-        let Some(process) = self.processes.get(gate) else { return };
+    pub(super) fn flush(&mut self, gateway_id: &WorkerId) {
+        let Some(process) = self.processes.get(gateway_id) else { return };
         let (clock, connected) = (process.clock(self.now), matches!(process.uplink, crate::process::Uplink::Up(_)));
-        let Some(gateway) = self.gates.get_mut(gate) else { return };
+        let Some(gateway) = self.gateways.get_mut(gateway_id) else { return };
         if !connected {
-            gateway.flush_at = gateway.flush_at.map(|_| clock + crate::gate::FLUSH);
-            return self.rewake(gate);
+            gateway.flush_at = gateway.flush_at.map(|_| clock + crate::gateway::FLUSH);
+            return self.rewake(gateway_id);
         }
         let demands: Vec<Demand> = gateway.flush(clock);
         if !demands.is_empty() {
-            self.say_up(gate, Message::Gateway(GatewayEvent::Demand(demands)));
+            self.say_up(gateway_id, Message::Gateway(GatewayEvent::Demand(demands)));
         }
-        self.rewake(gate);
+        self.rewake(gateway_id);
     }
 
     /// A gateway has found a leader, which knows nothing of who waits.
-    pub(super) fn tell_all_demand(&mut self, gate: &WorkerId) {
-        let clock = self.processes[gate].clock(self.now);
-        if let Some(gateway) = self.gates.get_mut(gate) {
+    pub(super) fn tell_all_demand(&mut self, gateway_id: &WorkerId) {
+        let clock = self.processes[gateway_id].clock(self.now);
+        if let Some(gateway) = self.gateways.get_mut(gateway_id) {
             for name in gateway.in_demand() {
                 gateway.note(&name, 0, clock);
             }
         }
-        self.flush(gate);
+        self.flush(gateway_id);
     }
 
     /// A forwarded request arrives at a worker.
-    pub(super) fn hop(&mut self, id: RequestId, attempt: Attempt, worker: &WorkerId, revision: RevisionId) {
+    pub(super) fn request_arrives(&mut self, id: RequestId, attempt: Attempt, worker: &WorkerId, revision: RevisionId) {
         let Some(request) = self.requests.open.get_mut(&id).filter(|request| request.attempt == attempt) else {
             return;
         };
-        let gate = request.gate.clone();
-        if !self.net.passes(&gate, worker) || !self.processes.contains_key(worker) {
-            return self.post(KEEPALIVE, Post::Silent { request: id, attempt });
+        let gateway_id = request.gateway_id.clone();
+        if !self.net.passes(&gateway_id, worker) || !self.processes.contains_key(worker) {
+            return self.schedule(KEEPALIVE, SimEvent::Silent { request: id, attempt });
         }
         let start = self.processes[worker].start;
         let Some(machine) = self.machines.get_mut(worker) else {
             // Its machine says that nobody listens, unless that is gone, too.
-            return match self.faults.is_dark(worker) {
-                true => self.post(KEEPALIVE, Post::Silent { request: id, attempt }),
+            return match self.faults.is_powered_off(worker) {
+                true => self.schedule(KEEPALIVE, SimEvent::Silent { request: id, attempt }),
                 false => self.answer(id, attempt, worker, Answer::NotRun),
             };
         };
         if machine.run(&revision) {
             request.runs += 1;
             let after = machine.takes(RUN);
-            self.post(after, Post::Ran { request: id, attempt, worker: worker.clone(), start, revision });
+            self.schedule(
+                after,
+                SimEvent::RequestRan { request: id, attempt, worker: worker.clone(), start, revision },
+            );
         } else {
             self.answer(id, attempt, worker, Answer::NotRun);
         }
     }
 
     /// A worker has run a request.
-    pub(super) fn ran(&mut self, id: RequestId, attempt: Attempt, worker: &WorkerId, revision: RevisionId) {
+    pub(super) fn request_ran(&mut self, id: RequestId, attempt: Attempt, worker: &WorkerId, revision: RevisionId) {
         let drained = self.machines.get_mut(worker).and_then(|machine| machine.ran(&revision));
         drained.into_iter().for_each(|event| self.hear(worker, event));
         self.answer(id, attempt, worker, Answer::By(revision));
     }
 
     fn answer(&mut self, id: RequestId, attempt: Attempt, worker: &WorkerId, answer: Answer) {
-        let after = self.net.delay(HOP, &mut self.chance);
-        self.post(after, Post::Back { request: id, attempt, worker: worker.clone(), answer });
+        let after = self.net.delay(HOP, &mut self.rng);
+        self.schedule(after, SimEvent::AnswerArrives { request: id, attempt, worker: worker.clone(), answer });
     }
 
     /// The answer arrives at the gateway.
-    pub(super) fn back(&mut self, id: RequestId, attempt: Attempt, worker: &WorkerId, answer: Answer) {
+    pub(super) fn answer_arrives(&mut self, id: RequestId, attempt: Attempt, worker: &WorkerId, answer: Answer) {
         let Some(request) = self.requests.open.get(&id).filter(|request| request.attempt == attempt) else { return };
-        if !self.net.passes(worker, &request.gate) {
-            return self.post(KEEPALIVE, Post::Silent { request: id, attempt });
+        if !self.net.passes(worker, &request.gateway_id) {
+            return self.schedule(KEEPALIVE, SimEvent::Silent { request: id, attempt });
         }
         match answer {
             Answer::By(revision) => self.ends(id, End::Answered(revision)),
@@ -230,7 +233,7 @@ impl Cluster {
         let Some(request) = self.requests.open.get_mut(&id) else { return };
         request.broken += 1;
         let often = request.broken >= PLACES;
-        let Some(gateway) = self.gates.get(&request.gate) else { return };
+        let Some(gateway) = self.gateways.get(&request.gateway_id) else { return };
         let twice = gateway.route(&request.name).is_none_or(|route| route.idempotent);
         if often || !twice {
             self.ends(id, End::Refused("unavailable", "its worker is gone".to_owned()));
@@ -253,7 +256,7 @@ impl Cluster {
     fn lands(&mut self, id: RequestId) {
         let Some(request) = self.requests.open.get(&id) else { return };
         if let RequestState::At { worker, .. } = &request.state
-            && let Some(gateway) = self.gates.get_mut(&request.gate)
+            && let Some(gateway) = self.gateways.get_mut(&request.gateway_id)
         {
             gateway.land(&request.name, id, worker);
         }
@@ -301,7 +304,7 @@ impl Cluster {
         const LONG: Duration = Duration::from_secs(10);
         let declared = self.store.deployment(&request.name).filter(|deployment| !deployment.deleting)?;
         let wanted = declared.revision_id();
-        if self.faults.troubles(self.now) > 1 || self.watch.patience.is_none() || !self.awake(&request.gate) {
+        if self.faults.troubles(self.now) > 1 || self.watch.patience.is_none() || !self.awake(&request.gateway_id) {
             return None;
         }
         let copies: Vec<&WorkerId> = self
@@ -310,9 +313,9 @@ impl Cluster {
             .filter(|(id, machine)| {
                 let since = machine.callable.get(&wanted);
                 since.is_some_and(|since| *since + LONG <= self.now)
-                    && machine.pace == 1
+                    && machine.slowdown == 1
                     && self.awake(id)
-                    && self.net.joined(&request.gate, id)
+                    && self.net.joined(&request.gateway_id, id)
             })
             .map(|(id, _)| id)
             .collect();

@@ -21,8 +21,8 @@ impl Cluster {
         if brain.is_some_and(berth_control::controller::Controller::committing) {
             wrong.push("the leader waits for the store for ever".to_owned());
         }
-        for (gate, name, waiting) in self.waiting() {
-            wrong.push(format!("{name}: {waiting} parked at {gate}"));
+        for (gateway_id, name, waiting) in self.waiting() {
+            wrong.push(format!("{name}: {waiting} parked at {gateway_id}"));
         }
         for deployment in world.deployments() {
             let name = &deployment.name;
@@ -46,7 +46,9 @@ impl Cluster {
     }
 
     fn waiting(&self) -> impl Iterator<Item = (&WorkerId, &DeploymentName, usize)> {
-        self.gates.iter().flat_map(|(id, gate)| gate.parked().iter().map(move |(name, lot)| (id, name, lot.len())))
+        self.gateways
+            .iter()
+            .flat_map(|(id, gateway)| gateway.parked().iter().map(move |(name, lot)| (id, name, lot.len())))
     }
 
     /// Every gateway has every route as the leader would tell it, and no other.
@@ -54,9 +56,9 @@ impl Cluster {
         let routes = world.whole_routes(self.now).set;
         let routes: BTreeMap<_, _> = routes.iter().map(|route| (&route.deployment, route)).collect();
         let mut wrong = Vec::new();
-        for (id, gate) in self.gates.iter().filter(|(id, _)| self.awake(id)) {
+        for (id, gateway) in self.gateways.iter().filter(|(id, _)| self.awake(id)) {
             for (name, route) in &routes {
-                let known = gate.route(name);
+                let known = gateway.route(name);
                 let ready = |route: &berth_spec::Route| {
                     route
                         .versions
@@ -68,7 +70,7 @@ impl Cluster {
                     wrong.push(format!("{id} routes {name} to {:?} instead of {:?}", known.map(ready), ready(route)));
                 }
             }
-            let more = gate.routes.keys().filter(|name| !routes.contains_key(name));
+            let more = gateway.routes.keys().filter(|name| !routes.contains_key(name));
             wrong.extend(more.map(|name| format!("{id} routes {name}, which does not exist")));
         }
         wrong

@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use berth_control::controller::{Controller, Effect, Event, To};
+use berth_control::controller::{Controller, Effect, Event, RouteRecipients};
 use berth_plan::Policy;
 use berth_spec::{Health, WorkerId};
 
@@ -10,8 +10,8 @@ use super::Cluster;
 use crate::{
     controller_node::Term,
     election::{Election, ElectionStep},
+    event_queue::{Ask, SimEvent},
     net::{HOP, TO_STORE},
-    post::{Ask, Post},
     store::{Quorum, STORE, Stored},
     stream::{End, Message, StreamId},
 };
@@ -140,8 +140,8 @@ impl Cluster {
             }
             Effect::SendRoutes { to, change } => {
                 let streams: Vec<StreamId> = match to {
-                    To::All => term.gateways.keys().copied().collect(),
-                    To::One(id) => vec![StreamId(id.0)],
+                    RouteRecipients::All => term.gateways.keys().copied().collect(),
+                    RouteRecipients::One(id) => vec![StreamId(id.0)],
                 };
                 if self.store.is_led_by(name, epoch) {
                     self.audit.routed(&change, &mut self.broken);
@@ -163,8 +163,8 @@ impl Cluster {
     fn ask(&mut self, from: &WorkerId, epoch: u64, ask: Ask) {
         let start = self.processes[from].start;
         if self.store_answers(from) {
-            let after = self.net.delay(self.store_takes(), &mut self.chance);
-            self.post(after, Post::Asked { from: from.clone(), start, epoch, ask: Arc::new(ask) });
+            let after = self.net.delay(self.store_takes(), &mut self.rng);
+            self.schedule(after, SimEvent::StoreRequest { from: from.clone(), start, epoch, ask: Arc::new(ask) });
         } else {
             self.unanswered(from, start, epoch, &ask);
         }
@@ -178,11 +178,11 @@ impl Cluster {
             Ask::Read => Stored::Content { rev: 0 },
             Ask::Renew(_) | Ask::Resign | Ask::Measure(..) => return,
         };
-        self.post(STORE_TIMEOUT, Post::Told { to: to.clone(), start, epoch, answer });
+        self.schedule(STORE_TIMEOUT, SimEvent::StoreReply { to: to.clone(), start, epoch, answer });
     }
 
     /// A question arrives at the store.
-    pub(super) fn asked(&mut self, from: &WorkerId, start: u64, epoch: u64, ask: &Ask) {
+    pub(super) fn store_request(&mut self, from: &WorkerId, start: u64, epoch: u64, ask: &Ask) {
         let now = self.now;
         if self.store.quorum == Quorum::Lost || !self.net.passes(from, &store()) {
             return self.unanswered(from, start, epoch, ask);
@@ -197,12 +197,12 @@ impl Cluster {
             Ask::Resign => return self.store.resign(epoch, now),
             Ask::Read => Stored::Content { rev: self.store.rev() },
             Ask::Measure(digest, size) => return self.store.measure(*digest, *size),
-            Ask::Commit(_) if self.faults.refuses(&mut self.chance) => Stored::Refused,
+            Ask::Commit(_) if self.faults.refuses(&mut self.rng) => Stored::Refused,
             Ask::Commit(commit) => self.commit(from, epoch, commit),
         };
         if self.net.passes(&store(), from) {
-            let after = self.net.delay(self.store_takes(), &mut self.chance);
-            self.post(after, Post::Told { to: from.clone(), start, epoch, answer });
+            let after = self.net.delay(self.store_takes(), &mut self.rng);
+            self.schedule(after, SimEvent::StoreReply { to: from.clone(), start, epoch, answer });
         } else {
             self.unanswered(from, start, epoch, ask);
         }
@@ -225,7 +225,7 @@ impl Cluster {
     }
 
     /// The store's answer arrives.
-    pub(super) fn told(&mut self, to: &WorkerId, epoch: u64, answer: &Stored) {
+    pub(super) fn store_reply(&mut self, to: &WorkerId, epoch: u64, answer: &Stored) {
         let now = self.now;
         let Some(controller) = self.controllers.get_mut(to) else { return };
         let current = controller.term.as_ref().is_some_and(|term| term.epoch == epoch);
@@ -270,8 +270,8 @@ impl Cluster {
         for to in behind {
             let start = self.processes[&to].start;
             let more = self.store_takes().saturating_sub(TO_STORE);
-            let after = self.net.delay(HOP + more, &mut self.chance);
-            self.post(after, Post::Watched { to, start, rev: last });
+            let after = self.net.delay(HOP + more, &mut self.rng);
+            self.schedule(after, SimEvent::Watched { to, start, rev: last });
         }
     }
 

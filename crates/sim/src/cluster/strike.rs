@@ -6,9 +6,9 @@ use berth_spec::{FailureCategory, WorkerId};
 
 use super::{Cluster, steer};
 use crate::{
+    event_queue::SimEvent,
     fault::{FaultId, Kind, Undo},
     net::{Cut, Ways},
-    post::Post,
     process::{Process, Role},
     store::Quorum,
 };
@@ -37,8 +37,8 @@ impl Cluster {
             Kind::LeaderCrash => self.kill(self.leader().cloned()),
             Kind::LeaderChurn => Undo::Churn(CHURNS),
             Kind::GatewayCrash => {
-                let gate = self.any_of(Role::Gateway);
-                self.kill(gate)
+                let gateway_id = self.any_of(Role::Gateway);
+                self.kill(gateway_id)
             }
             Kind::LeaderFromWorkers
             | Kind::GatewaysFromWorkers
@@ -76,7 +76,7 @@ impl Cluster {
             _ => lasts,
         };
         let id = self.faults.add(kind, undo);
-        self.post(first, Post::FaultEnds(id));
+        self.schedule(first, SimEvent::FaultEnds(id));
     }
 
     /// A fault ends, or goes on to its next victim.
@@ -109,8 +109,8 @@ impl Cluster {
                     nodes.iter().for_each(|node| self.post_restart(node, AWAY));
                 }
                 let next = self.faults.add(kind, Undo::Churn(left - 1));
-                let after = self.chance.between(ROLL, ROLL * 3);
-                self.post(after, Post::FaultEnds(next));
+                let after = self.rng.between(ROLL, ROLL * 3);
+                self.schedule(after, SimEvent::FaultEnds(next));
             }
         }
     }
@@ -142,13 +142,13 @@ impl Cluster {
 
     fn refresh_machine(&mut self, node: &WorkerId) {
         if let Some(machine) = self.machines.get_mut(node) {
-            (machine.pace, machine.disk) = self.faults.of_machine(node);
+            (machine.slowdown, machine.disk) = self.faults.of_machine(node);
         }
     }
 
     fn any_of(&mut self, role: Role) -> Option<WorkerId> {
         let awake: Vec<WorkerId> = self.names(role).into_iter().filter(|node| self.awake(node)).collect();
-        (!awake.is_empty()).then(|| self.chance.of(&awake).clone())
+        (!awake.is_empty()).then(|| self.rng.of(&awake).clone())
     }
 
     /// So many of them, by chance.
@@ -156,7 +156,7 @@ impl Cluster {
         let mut all: Vec<WorkerId> = self.names(role).into_iter().collect();
         let mut some = BTreeSet::new();
         while some.len() < count && !all.is_empty() {
-            some.insert(all.swap_remove(self.chance.index(all.len())));
+            some.insert(all.swap_remove(self.rng.index(all.len())));
         }
         some
     }
@@ -175,7 +175,7 @@ impl Cluster {
                 let regions: BTreeSet<String> =
                     self.processes.values().filter_map(|process| process.region.clone()).collect();
                 let regions: Vec<String> = regions.into_iter().collect();
-                let lost = (!regions.is_empty()).then(|| self.chance.of(&regions).clone());
+                let lost = (!regions.is_empty()).then(|| self.rng.of(&regions).clone());
                 let there = |process: &Process| lost.is_some() && process.region == lost;
                 let there = self.processes.iter().filter(|(_, process)| there(process));
                 there.map(|(node, _)| node.clone()).collect()
@@ -210,7 +210,7 @@ impl Cluster {
             Kind::Halves => {
                 let (mut one, mut other) = (BTreeSet::from([steer::store()]), BTreeSet::new());
                 for node in self.processes.keys() {
-                    if self.chance.once_in(2) {
+                    if self.rng.once_in(2) {
                         one.insert(node.clone())
                     } else {
                         other.insert(node.clone())
@@ -219,9 +219,8 @@ impl Cluster {
                 (one, other)
             }
             _ => {
-                let from: BTreeSet<WorkerId> =
-                    self.processes.keys().filter(|_| self.chance.once_in(8)).cloned().collect();
-                let to = self.processes.keys().filter(|node| !from.contains(*node) && self.chance.once_in(2));
+                let from: BTreeSet<WorkerId> = self.processes.keys().filter(|_| self.rng.once_in(8)).cloned().collect();
+                let to = self.processes.keys().filter(|node| !from.contains(*node) && self.rng.once_in(2));
                 let to = to.cloned().collect();
                 (from, to)
             }
@@ -233,8 +232,8 @@ impl Cluster {
 
     fn slow_or_fill(&mut self, kind: Kind) -> Undo {
         let role = match kind {
-            Kind::ClockJump if self.chance.once_in(3) => Role::Controller,
-            Kind::ClockJump if self.chance.once_in(3) => Role::Gateway,
+            Kind::ClockJump if self.rng.once_in(3) => Role::Controller,
+            Kind::ClockJump if self.rng.once_in(3) => Role::Gateway,
             _ => Role::Worker,
         };
         let Some(node) = self.any_of(role) else { return Undo::Nothing };
@@ -243,7 +242,7 @@ impl Cluster {
             Kind::FullDisk => self.faults.fill_disk(&node),
             _ => {
                 let hour = 3_600_000_000_000_u64;
-                let skew = i64::try_from(self.chance.below(2 * hour)).unwrap_or(0) - 3_600_000_000_000;
+                let skew = i64::try_from(self.rng.below(2 * hour)).unwrap_or(0) - 3_600_000_000_000;
                 if let Some(process) = self.processes.get_mut(&node) {
                     process.next_skew = skew;
                 }
@@ -260,8 +259,8 @@ impl Cluster {
         let ways = [FailureCategory::Checksum, FailureCategory::InvalidModel, FailureCategory::Network];
         let mut corrupted = BTreeSet::new();
         for (uri, model) in &mut self.models {
-            if model.fails.is_none() && self.chance.once_in(ONE_ARTIFACT_IN) {
-                model.fails = Some(*self.chance.of(&ways));
+            if model.fails.is_none() && self.rng.once_in(ONE_ARTIFACT_IN) {
+                model.fails = Some(*self.rng.of(&ways));
                 corrupted.insert(uri.clone());
             }
         }
@@ -269,9 +268,9 @@ impl Cluster {
     }
 
     fn slander(&mut self) -> Undo {
-        let observers: Vec<WorkerId> = self.controllers.keys().chain(self.gates.keys()).cloned().collect();
+        let observers: Vec<WorkerId> = self.controllers.keys().chain(self.gateways.keys()).cloned().collect();
         for _ in 0..5 {
-            let observer = self.chance.of(&observers).clone();
+            let observer = self.rng.of(&observers).clone();
             if let Some(of) = self.any_of(Role::Worker).filter(|_| self.awake(&observer)) {
                 self.suspect(&observer, &of);
             }
@@ -290,7 +289,7 @@ impl Cluster {
     pub fn roll_all(&mut self) {
         let nodes: Vec<WorkerId> = self.processes.keys().cloned().collect();
         let id = self.faults.add(Kind::RollingRestart, Undo::Roll(nodes));
-        self.post(Duration::ZERO, Post::FaultEnds(id));
+        self.schedule(Duration::ZERO, SimEvent::FaultEnds(id));
     }
 
     /// Stops the next node when the one before is back.
@@ -302,7 +301,7 @@ impl Cluster {
             self.return_if_gone(&node);
         }
         let next = self.faults.add(kind, Undo::Roll(nodes));
-        self.post(ROLL, Post::FaultEnds(next));
+        self.schedule(ROLL, SimEvent::FaultEnds(next));
     }
 
     /// A node that was stopped to be started again is gone: it starts after a while.
@@ -314,6 +313,6 @@ impl Cluster {
 
     fn post_restart(&mut self, node: &WorkerId, after: Duration) {
         let start = self.processes[node].start;
-        self.post(after, Post::Restart { node: node.clone(), start });
+        self.schedule(after, SimEvent::Restart { node: node.clone(), start });
     }
 }

@@ -226,8 +226,8 @@ impl Fleet {
     fn run(&mut self, seconds: u64) {
         for second in 0..seconds {
             for nth in (0..DEPLOYMENTS).filter(|nth| (*nth as u64 + second).is_multiple_of(5)) {
-                let gate = fixture::worker_id(if nth % 2 == 0 { "g1" } else { "g2" });
-                self.cluster.infer_at(&gate, &fixture::name(&format!("d{nth}")), 1);
+                let gateway_id = fixture::worker_id(if nth % 2 == 0 { "g1" } else { "g2" });
+                self.cluster.infer_at(&gateway_id, &fixture::name(&format!("d{nth}")), 1);
             }
             self.cluster.run_for(Duration::from_secs(1));
             assert!(self.cluster.broken.is_empty(), "{:#?}", self.cluster.broken);

@@ -28,7 +28,7 @@ const FORMATS: [(&str, &[&str]); 6] = [
 /// Python of an environment that names none: the one that all of these packages are built for.
 pub const PYTHON: &str = "3.11";
 
-/// Packages of an estimator.
+/// The packages of an estimator's environment, from the manifest or from its artifact.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Packages {
     /// Named, each `NAME==VERSION`.

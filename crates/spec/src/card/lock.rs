@@ -12,9 +12,9 @@ use std::fmt;
 use super::package::{Pin, is_marker, normal_name};
 
 /// The most packages of a lock: far more than the largest environments have.
-const MOST: usize = 2_000;
+const MAX_PACKAGES: usize = 2_000;
 
-/// The largest lock in bytes: `MOST` packages with the hashes of all their files.
+/// The largest lock in bytes: `MAX_PACKAGES` packages with the hashes of all their files.
 pub const LARGEST: usize = 8 << 20;
 
 /// Packages that an environment gets, no more and no others.
@@ -53,8 +53,8 @@ impl Lock {
         for (line, entry) in entries(text) {
             packages.push(package(&entry).map_err(|message| LockError { line, message })?);
         }
-        if packages.is_empty() || packages.len() > MOST {
-            return Err(whole(format!("the lock has {} packages: it must have 1 to {MOST}", packages.len())));
+        if packages.is_empty() || packages.len() > MAX_PACKAGES {
+            return Err(whole(format!("the lock has {} packages: it must have 1 to {MAX_PACKAGES}", packages.len())));
         }
         packages.sort();
         packages.dedup();
@@ -116,7 +116,7 @@ fn entries(text: &str) -> impl Iterator<Item = (usize, String)> {
     })
 }
 
-/// The pin at the beginning of an entry.
+/// The pin at the beginning of an entry, before its marker.
 fn pin_of(entry: &str) -> &str {
     entry.split([';', ' ']).next().unwrap_or_default()
 }
@@ -124,8 +124,8 @@ fn pin_of(entry: &str) -> &str {
 /// One entry in the form that is kept; or why it is none.
 fn package(entry: &str) -> Result<String, String> {
     /// Enough to find it.
-    const SHOWN: usize = 60;
-    let shown: String = entry.chars().take(SHOWN).collect();
+    const MAX_SHOWN_CHARS: usize = 60;
+    let shown: String = entry.chars().take(MAX_SHOWN_CHARS).collect();
     let (head, hashes) = entry.split_at(entry.find("--hash").unwrap_or(entry.len()));
     let (pin, marker) =
         head.split_once(';').map_or((head.trim(), None), |(pin, marker)| (pin.trim(), Some(marker.trim())));
@@ -142,7 +142,7 @@ fn package(entry: &str) -> Result<String, String> {
         return Err(format!("{pin} has no hash: write the lock with `uv pip compile --generate-hashes`"));
     }
     if let Some(odd) = hashes.iter().find(|hash| !is_hash(hash)) {
-        let odd: String = odd.chars().take(SHOWN).collect();
+        let odd: String = odd.chars().take(MAX_SHOWN_CHARS).collect();
         return Err(format!("{odd:?} of {pin} is no hash: write --hash=sha256: and 64 digits"));
     }
     hashes.sort_unstable();

@@ -3,7 +3,7 @@
 use super::Framework;
 
 /// The longest pin: names and versions of the index are far shorter.
-const LONGEST: usize = 200;
+const MAX_PIN_BYTES: usize = 200;
 
 /// A package with one version: `NAME==VERSION` or `NAME[EXTRA]==VERSION`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -27,7 +27,7 @@ impl<'a> Pin<'a> {
             text.starts_with(|c: char| c.is_ascii_alphanumeric())
                 && text.chars().all(|c| c.is_ascii_alphanumeric() || also.contains(c))
         };
-        let fits = text.len() <= LONGEST && word(name, "-_.") && word(extras, "-_.,") && word(version, ".+!_-");
+        let fits = text.len() <= MAX_PIN_BYTES && word(name, "-_.") && word(extras, "-_.,") && word(version, ".+!_-");
         fits.then_some(Self { name, version })
     }
 

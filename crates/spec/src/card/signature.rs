@@ -48,7 +48,7 @@ pub struct Column {
 }
 
 impl Form {
-    /// The form of an input schema.
+    /// Maps the schema of a request: columns where each property is a tensor, else documents named [`REQUEST`].
     #[must_use]
     pub fn of_input(schema: &Value) -> Self {
         Self::of(schema, REQUEST)
@@ -68,7 +68,7 @@ impl Form {
         columns(schema).map_or(Self::Documents(whole), Self::Columns)
     }
 
-    /// Its tensors.
+    /// One tensor per column, or the one of documents.
     #[must_use]
     pub fn tensors(&self) -> Vec<TensorSpec> {
         match self {
@@ -81,7 +81,7 @@ impl Form {
 }
 
 impl Column {
-    /// As a tensor.
+    /// The tensor's signature: a row dimension of -1 before the shape of one row.
     #[must_use]
     pub fn spec(&self) -> TensorSpec {
         let shape = std::iter::once(-1).chain(self.shape.iter().copied()).collect();

@@ -5,9 +5,9 @@ use super::{Secret, WrongField};
 /// An account of Azure Blob Storage: its name and key, a connection string, or both if they agree.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Azure {
-    /// The account.
+    /// The storage account's name; `None`: the connection string names the account.
     pub account_name: Option<String>,
-    /// Its key.
+    /// The account's key, base64; `None`: the connection string has it, or a signature.
     pub account_key: Option<Secret>,
     /// The portal's connection string: `AccountName=…;AccountKey=…;EndpointSuffix=…`.
     pub connection_string: Option<Secret>,
@@ -51,13 +51,13 @@ impl Azure {
         Ok(azure)
     }
 
-    /// The account's name.
+    /// The account's name, given or from the connection string; `None`: that has only its address.
     #[must_use]
     pub fn account(&self) -> Option<&str> {
         self.account_name.as_deref().or_else(|| self.part("AccountName"))
     }
 
-    /// The account's key.
+    /// The account's key, given or from the connection string; `None`: that has a signature.
     #[must_use]
     pub fn key(&self) -> Option<&str> {
         self.account_key.as_ref().map(Secret::expose).or_else(|| self.part("AccountKey"))

@@ -108,7 +108,7 @@ impl Kind {
     }
 }
 
-/// The value of a field.
+/// The value of a field, as files and Vault give it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum FieldValue {
     /// A text, secret or not.
@@ -124,11 +124,11 @@ pub type Fields = BTreeMap<String, FieldValue>;
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{field}: {message}; {remedy}")]
 pub struct WrongField {
-    /// The field.
+    /// The name of the field, as files write it.
     pub field: String,
-    /// The message.
+    /// The error, without the value.
     pub message: String,
-    /// The remedy.
+    /// The remedy, as an imperative.
     pub remedy: String,
 }
 
@@ -144,39 +144,42 @@ impl Credential {
     /// # Errors
     /// All that is wrong with them.
     pub fn build(kind: Kind, fields: Fields) -> Result<(Self, Scope), Vec<WrongField>> {
-        let mut found =
-            Taken { kind, wrong: fields.iter().filter_map(|(name, value)| wrong(kind, name, value)).collect(), fields };
-        found.missing();
-        let (hosts, urls) = (found.list("hosts"), found.list("urls"));
+        let mut reader = FieldReader {
+            kind,
+            wrong: fields.iter().filter_map(|(name, value)| wrong(kind, name, value)).collect(),
+            fields,
+        };
+        reader.missing();
+        let (hosts, urls) = (reader.list("hosts"), reader.list("urls"));
         let credential = match kind {
             Kind::S3 => Self::S3(S3 {
-                access_key_id: found.secret("access_key_id"),
-                secret_access_key: found.secret("secret_access_key"),
-                session_token: found.optional("session_token"),
-                region: found.plain("region"),
-                endpoint: found.url("endpoint", Transport::Any),
+                access_key_id: reader.secret("access_key_id"),
+                secret_access_key: reader.secret("secret_access_key"),
+                session_token: reader.optional("session_token"),
+                region: reader.plain("region"),
+                endpoint: reader.url("endpoint", Transport::Any),
             }),
-            Kind::Gcs => Self::Gcs(Gcs { credentials_json: found.service_account() }),
+            Kind::Gcs => Self::Gcs(Gcs { credentials_json: reader.service_account() }),
             Kind::Azure => {
-                let name = found.optional("account_name").map(|name| name.expose().to_owned());
-                let (key, connection) = (found.optional("account_key"), found.optional("connection_string"));
+                let name = reader.optional("account_name").map(|name| name.expose().to_owned());
+                let (key, connection) = (reader.optional("account_key"), reader.optional("connection_string"));
                 match Azure::new(name, key, connection) {
                     Ok(azure) => Self::Azure(azure),
-                    Err(wrong) => return Err(found.with(wrong)),
+                    Err(wrong) => return Err(reader.with(wrong)),
                 }
             }
-            Kind::Git => match found.git() {
-                Ok(auth) => Self::Git(Git { auth, scopes: found.list("scopes") }),
-                Err(wrong) => return Err(found.with(wrong)),
+            Kind::Git => match reader.git() {
+                Ok(auth) => Self::Git(Git { auth, scopes: reader.list("scopes") }),
+                Err(wrong) => return Err(reader.with(wrong)),
             },
             Kind::Registry => Self::Registry(Registry {
-                username: found.plain("username"),
-                password: found.secret("password"),
-                registry_url: found.url("registry_url", Transport::Private).unwrap_or_default(),
+                username: reader.plain("username"),
+                password: reader.secret("password"),
+                registry_url: reader.url("registry_url", Transport::Private).unwrap_or_default(),
             }),
         };
-        let scope = Scope::new(&hosts, &urls, &credential).map_err(|wrong| found.with(wrong))?;
-        if found.wrong.is_empty() { Ok((credential, scope)) } else { Err(found.wrong) }
+        let scope = Scope::new(&hosts, &urls, &credential).map_err(|wrong| reader.with(wrong))?;
+        if reader.wrong.is_empty() { Ok((credential, scope)) } else { Err(reader.wrong) }
     }
 }
 
@@ -220,14 +223,14 @@ enum Transport {
     Private,
 }
 
-/// Fields as they are taken.
-struct Taken {
+/// Takes the fields of a credential one by one and collects what is wrong with them.
+struct FieldReader {
     kind: Kind,
     fields: Fields,
     wrong: Vec<WrongField>,
 }
 
-impl Taken {
+impl FieldReader {
     fn with(&mut self, wrong: WrongField) -> Vec<WrongField> {
         self.wrong.push(wrong);
         std::mem::take(&mut self.wrong)

@@ -27,7 +27,7 @@ pub(super) enum Closeness {
     /// A domain above the host, of so many letters.
     Below(usize),
     Host,
-    /// The host and its port.
+    /// The host and its port, where the scope names one.
     Port,
     /// The beginning of the URL, of so many letters.
     Url(usize),
@@ -60,7 +60,7 @@ impl Scope {
         self.hosts.iter().map(Host::written).collect()
     }
 
-    /// The beginnings of URLs.
+    /// The URL prefixes in normal form.
     #[must_use]
     pub fn urls(&self) -> Vec<String> {
         self.urls.iter().map(Url::to_string).collect()
@@ -93,7 +93,7 @@ impl Host {
         Ok(Self { below, name, port: url.port() })
     }
 
-    /// The host of a location.
+    /// The exact host and port of a location, in lower case; `None`: it has none.
     fn of(url: &Url) -> Option<Self> {
         Some(Self { below: false, name: url.host_str()?.to_ascii_lowercase(), port: url.port() })
     }

@@ -24,9 +24,9 @@ pub enum InvalidWire {
     /// A secret is not what it says.
     #[error("the secret {name} cannot be used: {reason}")]
     Secret {
-        /// Its name.
+        /// The secret's name.
         name: String,
-        /// The error.
+        /// The error that [`Credential::build`] gives, without values.
         reason: String,
     },
 }
@@ -120,7 +120,7 @@ impl CredentialSet {
     }
 }
 
-/// Counts what is written.
+/// Counts the bytes that are written to it: the buffer gets its size before any secret is in it.
 struct Counted(usize);
 
 impl std::io::Write for Counted {

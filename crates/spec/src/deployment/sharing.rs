@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::{Deployment, ModelDetails, Settings};
 
 /// Settings that are remembered: more than a fleet usually mixes, and few enough to search at every declaration.
-const KEPT: usize = 64;
+const MAX_SETTINGS: usize = 64;
 
 /// Remembers the settings, the details of models and the origins that came through lately, so that deployments with equal
 /// ones share them.
@@ -46,7 +46,7 @@ impl<T: PartialEq> Recent<T> {
                 *value = Arc::clone(&self.0[last]);
             }
             None => {
-                if self.0.len() == KEPT {
+                if self.0.len() == MAX_SETTINGS {
                     self.0.remove(0);
                 }
                 self.0.push(Arc::clone(value));
@@ -110,16 +110,16 @@ mod tests {
         let mut sharing = Sharing::default();
         let often = shared(&mut sharing, deployment(0, 100));
         for round in 0..3 {
-            for priority in 1..=KEPT / 2 {
+            for priority in 1..=MAX_SETTINGS / 2 {
                 shared(&mut sharing, deployment(round, priority));
             }
             assert!(Arc::ptr_eq(&often.settings, &shared(&mut sharing, deployment(round, 100)).settings));
         }
-        for cores in 1..=2 * KEPT {
+        for cores in 1..=2 * MAX_SETTINGS {
             let mut many = deployment(0, 1);
             many.spec.cpu = Some(0.5 * f32::from(u16::try_from(cores).expect("a few")));
             shared(&mut sharing, many);
         }
-        assert_eq!(sharing.settings.0.len(), KEPT);
+        assert_eq!(sharing.settings.0.len(), MAX_SETTINGS);
     }
 }

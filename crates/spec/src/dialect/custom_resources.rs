@@ -3,9 +3,8 @@
 //! which is the hub's own `spec`.
 
 use super::{
-    Dialect,
-    Fate::{Refused, To},
-    Field, Hub,
+    Dialect, Field, Hub,
+    Mapping::{Refused, To},
 };
 
 /// Custom resources of the group `berth.dev`.
@@ -18,28 +17,28 @@ pub const DIALECT: Dialect = Dialect {
     hub: Hub::Deployment,
     one_way: true,
     fields: &[
-        Field { path: "metadata.name", fate: To(&["metadata.name"]), note: "" },
-        Field { path: "metadata.namespace", fate: To(&["metadata.namespace"]), note: "" },
-        Field { path: "metadata.labels", fate: To(&["metadata.labels"]), note: "of the `ModelDeployment`" },
+        Field { path: "metadata.name", mapping: To(&["metadata.name"]), note: "" },
+        Field { path: "metadata.namespace", mapping: To(&["metadata.namespace"]), note: "" },
+        Field { path: "metadata.labels", mapping: To(&["metadata.labels"]), note: "of the `ModelDeployment`" },
         Field {
             path: "metadata.annotations",
-            fate: To(&["metadata.annotations"]),
+            mapping: To(&["metadata.annotations"]),
             note: "of the `ModelDeployment`, without those of `kubectl` and of the operator",
         },
-        Field { path: "spec.fleet", fate: To(&["spec"]), note: "all fields as they are; others are refused" },
-        Field { path: "spec.container", fate: Refused, note: "beside `fleet`" },
-        Field { path: "spec.parameters", fate: Refused, note: "beside `fleet`" },
-        Field { path: "spec.replicas", fate: Refused, note: "beside `fleet`: write `fleet.replicas`" },
+        Field { path: "spec.fleet", mapping: To(&["spec"]), note: "all fields as they are; others are refused" },
+        Field { path: "spec.container", mapping: Refused, note: "beside `fleet`" },
+        Field { path: "spec.parameters", mapping: Refused, note: "beside `fleet`" },
+        Field { path: "spec.replicas", mapping: Refused, note: "beside `fleet`: write `fleet.replicas`" },
         Field {
             path: "spec.autoscaling",
-            fate: Refused,
+            mapping: Refused,
             note: "beside `fleet`: write `fleet.replicas` and `fleet.scaling`",
         },
-        Field { path: "spec.pod", fate: Refused, note: "beside `fleet`" },
-        Field { path: "spec.executor", fate: Refused, note: "beside `fleet`" },
+        Field { path: "spec.pod", mapping: Refused, note: "beside `fleet`" },
+        Field { path: "spec.executor", mapping: Refused, note: "beside `fleet`" },
         Field {
             path: "spec.inferencePool",
-            fate: Refused,
+            mapping: Refused,
             note: "beside `fleet`: a fleet has one pool for all its models ([kubernetes.md](kubernetes.md#inference-pools))",
         },
     ],

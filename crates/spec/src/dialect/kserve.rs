@@ -22,7 +22,7 @@ use super::ConversionError;
 /// Beginning of `apiVersion` of all these objects.
 pub const GROUP: &str = "serving.kserve.io/";
 
-/// Kinds that are read.
+/// Kinds that become deployments. Runtimes are files of workers ([`serving_runtime::KINDS`]).
 pub const KINDS: [&str; 3] = ["InferenceService", "Predictor", "TrainedModel"];
 
 /// Annotation with the fields of an object that have no effect.
@@ -76,7 +76,7 @@ impl Object {
 pub struct Document<S> {
     /// Name, namespace, labels and annotations.
     pub metadata: Metadata,
-    /// Wanted state.
+    /// State that people declare.
     pub spec: S,
 }
 
@@ -89,20 +89,20 @@ impl<'v, S: Deserialize<'v>> Document<S> {
 /// Name, namespace, labels and annotations. The rest is the server's.
 #[derive(Debug, Clone, PartialEq, Deserialize, JsonSchema)]
 pub struct Metadata {
-    /// Name of the model.
+    /// Name of the object, which becomes the deployment's.
     pub name: String,
-    /// Its namespace.
+    /// Namespace of the object; `None`: that of the request.
     #[serde(default)]
     pub namespace: Option<String>,
-    /// Labels.
+    /// Labels, which the deployment gets.
     #[serde(default)]
     pub labels: BTreeMap<String, String>,
-    /// Annotations.
+    /// Annotations, which the deployment gets without those of `kubectl`.
     #[serde(default)]
     pub annotations: BTreeMap<String, String>,
 }
 
-/// Spec of an InferenceService.
+/// Spec of an InferenceService: its predictor. A transformer or an explainer is refused.
 #[derive(Debug, Clone, PartialEq, Deserialize, JsonSchema)]
 pub struct ServiceSpec {
     /// The model and its scaling.
@@ -117,7 +117,7 @@ pub struct ServiceSpec {
 #[derive(Debug, Clone, PartialEq, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ServicePredictor {
-    /// The model.
+    /// The model; `None`: it stands below the name of its framework, in `others`.
     #[serde(default)]
     pub model: Option<ServiceModel>,
     /// Fewest replicas; 0: loaded by the first request.
@@ -126,7 +126,7 @@ pub struct ServicePredictor {
     /// Most replicas; 0: as many as it takes.
     #[serde(default)]
     pub max_replicas: Option<u32>,
-    /// Unit of `scale_target`.
+    /// Unit of `scale_target`: `concurrency`, the default, or `rps`. Others are ignored.
     #[serde(default)]
     pub scale_metric: Option<String>,
     /// Requests per replica from which there are more replicas.
@@ -138,13 +138,13 @@ pub struct ServicePredictor {
     /// Seconds for a request.
     #[serde(default)]
     pub timeout: Option<u64>,
-    /// Joining of requests.
+    /// Joining of requests into batches.
     #[serde(default)]
     pub batcher: Option<Batcher>,
     /// Share of requests that the newest revision gets, in percent.
     #[serde(default)]
     pub canary_traffic_percent: Option<u32>,
-    /// Labels of the nodes.
+    /// Labels of the nodes, which workers must have.
     #[serde(default)]
     pub node_selector: BTreeMap<String, String>,
     /// A framework as a key, as before `model`; settings of pods.
@@ -153,11 +153,11 @@ pub struct ServicePredictor {
     pub others: UnknownFields,
 }
 
-/// Joining of requests.
+/// Joining of requests into batches.
 #[derive(Debug, Clone, PartialEq, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Batcher {
-    /// Most rows.
+    /// Most rows in one batch.
     #[serde(default)]
     pub max_batch_size: Option<u32>,
     /// Milliseconds to wait for others.
@@ -165,7 +165,7 @@ pub struct Batcher {
     pub max_latency: Option<u64>,
 }
 
-/// A model of an InferenceService.
+/// A model of an InferenceService: format, location and runtime.
 #[derive(Debug, Clone, PartialEq, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ServiceModel {
@@ -180,7 +180,7 @@ pub struct ServiceModel {
     /// Name of a ServingRuntime.
     #[serde(default)]
     pub runtime: Option<String>,
-    /// Resources of a pod.
+    /// Resources of the model's container, which one replica gets.
     #[serde(default)]
     pub resources: Resources,
     /// Settings of the container.
@@ -210,7 +210,7 @@ struct FrameworkModel {
 pub struct ModelFormat {
     /// `sklearn`, `onnx`, …
     pub name: String,
-    /// Version.
+    /// Version of the framework; `None`: any.
     #[serde(default)]
     pub version: Option<String>,
 }
@@ -221,13 +221,13 @@ pub struct ModelFormat {
 pub struct Storage {
     /// Key of the Secret `storage-config`.
     pub key: Option<String>,
-    /// Path in the bucket.
+    /// Path in the bucket, volume or container.
     pub path: Option<String>,
     /// `type` and `bucket`, among others.
     pub parameters: BTreeMap<String, String>,
     /// ModelMesh: a bucket.
     pub s3: Option<S3>,
-    /// ModelMesh: a volume.
+    /// ModelMesh: a volume of the cluster.
     pub persistent_volume_claim: Option<VolumeClaim>,
     /// Everything else.
     #[serde(flatten)]
@@ -239,46 +239,46 @@ pub struct Storage {
 #[derive(Debug, Clone, Default, PartialEq, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct S3 {
-    /// Key of the Secret.
+    /// Key of the Secret `storage-config`.
     pub secret_key: Option<String>,
-    /// Name of the bucket.
+    /// Name of the bucket; `parameters` go before it.
     pub bucket: Option<String>,
 }
 
-/// A volume, for ModelMesh.
+/// A persistent volume claim, for ModelMesh.
 #[derive(Debug, Clone, PartialEq, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct VolumeClaim {
-    /// Name of the claim.
+    /// Name of the claim in the object's namespace.
     pub claim_name: String,
 }
 
-/// Resources of a pod.
+/// Resources of a container, as Kubernetes quantities. Limits go before requests.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct Resources {
-    /// Upper limits.
+    /// Upper limits by resource: `cpu`, `memory`, `nvidia.com/gpu`.
     pub limits: BTreeMap<String, Value>,
     /// Resources set aside.
     pub requests: BTreeMap<String, Value>,
 }
 
-/// Spec of a Predictor of ModelMesh.
+/// Spec of a Predictor of ModelMesh: one model, on demand.
 #[derive(Debug, Clone, PartialEq, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct PredictorSpec {
     /// Framework and version.
     pub model_type: ModelFormat,
-    /// Path in the storage.
+    /// Path in the storage; `storage.path` goes before it.
     #[serde(default)]
     pub path: Option<String>,
-    /// The storage.
+    /// The storage that a Secret describes.
     #[serde(default)]
     pub storage: Option<Storage>,
     /// Location of the model.
     #[serde(default)]
     pub storage_uri: Option<String>,
-    /// A ServingRuntime.
+    /// The ServingRuntime that runs it; `None`: any that takes the format.
     #[serde(default)]
     pub runtime: Option<RuntimeRef>,
     /// Everything else.
@@ -290,17 +290,17 @@ pub struct PredictorSpec {
 /// A ServingRuntime by name.
 #[derive(Debug, Clone, PartialEq, Deserialize, JsonSchema)]
 pub struct RuntimeRef {
-    /// Its name.
+    /// Name of the ServingRuntime.
     pub name: String,
 }
 
-/// Spec of a TrainedModel.
+/// Spec of a TrainedModel, which adds a model to the servers of an InferenceService.
 #[derive(Debug, Clone, PartialEq, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct TrainedSpec {
     /// The InferenceService whose servers hold it.
     pub inference_service: String,
-    /// The model.
+    /// Framework, location and memory of the model.
     pub model: Trained,
 }
 
@@ -308,11 +308,11 @@ pub struct TrainedSpec {
 #[derive(Debug, Clone, PartialEq, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Trained {
-    /// Framework.
+    /// Framework, such as `sklearn`; its version cannot be given.
     pub framework: String,
     /// Location of the model.
     pub storage_uri: String,
-    /// Memory that it takes.
+    /// Memory that the model takes, a quantity.
     #[serde(default)]
     pub memory: Option<Value>,
 }

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use super::{ALL, Dialect, Fate, Field};
+use super::{ALL, Dialect, Field, Mapping};
 
 const INTRODUCTION: &str = "# Dialects
 
@@ -21,7 +21,7 @@ A field of a dialect has one of four fates:
 * it is **ignored**: the manifest is accepted, and the field has no effect. Each section says where ignored fields are named.
 ";
 
-/// The page in Markdown.
+/// Writes docs/dialects.md: every dialect with the table of its fields.
 #[must_use]
 pub fn reference_markdown() -> String {
     let mut page = INTRODUCTION.to_owned();
@@ -57,13 +57,13 @@ fn section(dialect: &Dialect, page: &mut String) {
 }
 
 fn row(field: &Field, page: &mut String) {
-    let fate = match field.fate {
-        Fate::To(paths) => paths.iter().map(|path| format!("`{path}`")).collect::<Vec<_>>().join(", "),
-        Fate::Annotation(name) => format!("annotation `{name}`"),
-        Fate::Refused => "refused".to_owned(),
-        Fate::Ignored => "ignored".to_owned(),
+    let mapping = match field.mapping {
+        Mapping::To(paths) => paths.iter().map(|path| format!("`{path}`")).collect::<Vec<_>>().join(", "),
+        Mapping::Annotation(name) => format!("annotation `{name}`"),
+        Mapping::Refused => "refused".to_owned(),
+        Mapping::Ignored => "ignored".to_owned(),
     };
-    let _ = writeln!(page, "| `{}` | {fate} | {} |", field.path, field.note);
+    let _ = writeln!(page, "| `{}` | {mapping} | {} |", field.path, field.note);
 }
 
 /// Fields of `spec` and of `spec.model` that no field of the dialect goes to; `None` where the hub's fields are not known here.
@@ -72,8 +72,8 @@ fn unreachable(dialect: &Dialect) -> Option<Vec<String>> {
         .fields
         .iter()
         .chain(dialect.inputs)
-        .filter_map(|field| match field.fate {
-            Fate::To(paths) => Some(paths),
+        .filter_map(|field| match field.mapping {
+            Mapping::To(paths) => Some(paths),
             _ => None,
         })
         .flatten()

@@ -20,9 +20,9 @@ use crate::PinnedCard;
 pub struct DeploymentManifest {
     /// The name of the deployment.
     pub id: String,
-    /// The model.
+    /// The model card that describes the model.
     pub model_card_ref: CardRef,
-    /// The model is to be loaded.
+    /// False: the deployment stays declared, with no replica.
     pub enabled: bool,
     /// Place, number and importance of the replicas.
     pub deployment_config: DeploymentConfig,
@@ -37,9 +37,9 @@ pub struct DeploymentManifest {
 /// The place of a model card.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 pub struct CardRef {
-    /// The URL of its repository.
+    /// The URL of its Git repository.
     pub repository: String,
-    /// The file in it.
+    /// The card's file, from the repository's root.
     pub path: String,
     /// A tag or a commit.
     #[serde(rename = "ref")]
@@ -49,7 +49,7 @@ pub struct CardRef {
 /// Place, number and importance of the replicas.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct DeploymentConfig {
-    /// A cloud region.
+    /// The region, which workers have as a label; the extension may name several in its place.
     pub region: String,
     /// The number of workers that hold it.
     pub replicas: u32,
@@ -58,7 +58,7 @@ pub struct DeploymentConfig {
     /// Labels that a worker must have.
     #[serde(default)]
     pub worker_selector: BTreeMap<String, String>,
-    /// The public address.
+    /// The path at which the gateway answers in the model's own JSON, or a URL with that path.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub endpoint: Option<String>,
 }
@@ -89,7 +89,7 @@ impl DeploymentManifest {
         labels
     }
 
-    /// The regions that it runs in.
+    /// The regions that it runs in: those of the extension, else the one of the config.
     pub fn regions(&self) -> impl Iterator<Item = &str> {
         let only = self.berth.regions.is_empty().then_some(self.deployment_config.region.as_str());
         only.into_iter().chain(self.berth.regions.keys().map(String::as_str))
@@ -105,9 +105,9 @@ impl DeploymentManifest {
 /// A manifest and what the registry knows beside it: all that the hub version is made of.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Declaration {
-    /// The manifest.
+    /// The manifest as its file has it.
     pub manifest: Arc<DeploymentManifest>,
-    /// The card, pinned to its commits.
+    /// The card, pinned to the commits that it and its code were read at.
     pub card: Arc<PinnedCard>,
     /// `production` or `staging`.
     pub environment: String,

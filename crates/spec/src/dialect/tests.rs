@@ -67,7 +67,7 @@ fn every_field_of_kserves_objects_is_in_its_table() {
     let table: Vec<&str> = kserve::DIALECT.fields.iter().map(|field| field.path).collect();
     let covers = |row: &str, field: &str| field == row || field.starts_with(&format!("{row}."));
     let missing: Vec<_> = fields.iter().filter(|field| !table.iter().any(|row| covers(row, field))).collect();
-    let refused = kserve::DIALECT.fields.iter().filter(|field| matches!(field.fate, Fate::Refused));
+    let refused = kserve::DIALECT.fields.iter().filter(|field| matches!(field.mapping, Mapping::Refused));
     let unknown: Vec<_> = table
         .iter()
         .filter(|row| !refused.clone().any(|refused| refused.path == **row))
@@ -93,8 +93,8 @@ fn every_field_of_a_function_is_in_the_table_of_etcd() {
     let below = |path: &str| known.iter().any(|other| other.starts_with(&format!("{path}.")));
     let fields: BTreeSet<&str> =
         known.iter().map(String::as_str).filter(|path| path.starts_with("spec.") && !below(path)).collect();
-    let reached = etcd_v1alpha1::DIALECT.fields.iter().filter_map(|field| match field.fate {
-        Fate::To(paths) => Some(paths),
+    let reached = etcd_v1alpha1::DIALECT.fields.iter().filter_map(|field| match field.mapping {
+        Mapping::To(paths) => Some(paths),
         _ => None,
     });
     let reached: BTreeSet<&str> = reached.flatten().copied().filter(|path| path.starts_with("spec.")).collect();
@@ -106,7 +106,7 @@ fn tables_lead_to_fields_of_the_hub() {
     for dialect in ALL {
         let Some(known) = dialect.hub.field_paths() else { continue };
         for field in dialect.fields.iter().chain(dialect.inputs) {
-            let Fate::To(paths) = field.fate else { continue };
+            let Mapping::To(paths) = field.mapping else { continue };
             for path in paths {
                 assert!(known.iter().any(|known| known == path), "{}: the hub has no field {path}", field.path);
             }

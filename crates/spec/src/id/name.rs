@@ -38,7 +38,7 @@ pub enum InvalidName {
     /// A character that cannot be seen, or changes the order of those around it.
     #[error("{0:?} is not allowed in a name: remove this invisible character")]
     Invisible(char),
-    /// White space at an end.
+    /// White space at the beginning or the end.
     #[error("a name must not begin or end with white space, here {0:?}: remove it")]
     WhiteSpace(char),
     /// `.` or `..`, which paths give another meaning.
@@ -72,7 +72,7 @@ impl Namespace {
         Ok(if text == DEFAULT_NAMESPACE { Self::DEFAULT } else { Self(Cow::Owned(text.to_owned())) })
     }
 
-    /// The namespace as text.
+    /// The namespace as text, without a slash.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
@@ -157,7 +157,7 @@ impl DeploymentName {
         }
     }
 
-    /// The namespace.
+    /// The namespace, also where the written form leaves it out.
     #[must_use]
     pub fn namespace(&self) -> &str {
         self.parts().0
@@ -222,14 +222,14 @@ impl DeploymentName {
 /// A namespace and a name that need not be valid, to look up in a map.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct NameKey<'a> {
-    /// The namespace.
+    /// The namespace, never left out.
     pub namespace: &'a str,
-    /// The name in it.
+    /// The name in the namespace.
     pub name: &'a str,
 }
 
 impl<'a> NameKey<'a> {
-    /// A name in the default namespace.
+    /// A key for a name in the namespace `default`.
     #[must_use]
     pub const fn in_default(name: &'a str) -> Self {
         Self { namespace: DEFAULT_NAMESPACE, name }

@@ -43,7 +43,7 @@ impl RevisionId {
         self.hash
     }
 
-    /// The deployment that the revision belongs to.
+    /// The name of the deployment that the revision belongs to.
     #[must_use]
     pub fn deployment(&self) -> &DeploymentName {
         &self.deployment
@@ -55,7 +55,7 @@ impl RevisionId {
         format!("{}@{}", self.deployment.coded(), self.hash())
     }
 
-    /// Reverses [`coded`](Self::coded).
+    /// Reverses [`coded`](Self::coded); `None`: the text is no revision's name.
     #[must_use]
     pub fn from_coded(text: &str) -> Option<Self> {
         percent_decode(text)?.parse().ok()

@@ -12,7 +12,7 @@ use super::{
     suggest::closest,
 };
 
-/// A problem, and where.
+/// A problem, with the place and the path of the field.
 #[derive(Debug)]
 pub(super) struct Finding {
     pub(super) at: Position,
@@ -200,7 +200,7 @@ fn words(schema: &Json) -> Vec<&str> {
     schema.get("const").into_iter().chain(list("enum")).chain(list("x-aliases")).filter_map(Json::as_str).collect()
 }
 
-/// `name: …` with what is expected there.
+/// An example of the field: `name: …` with a word, an example or the kind of value that its schema takes.
 fn example(name: &str, schema: &Json) -> String {
     let branches = branches(schema);
     let words: Vec<&str> = branches.iter().flat_map(|branch| words(branch)).collect();

@@ -10,7 +10,7 @@ use super::{
 use crate::Replicas;
 
 /// The most that a deployment has in all its regions together, as in one.
-const MOST: u32 = 1000;
+const MAX_REPLICAS: u32 = 1000;
 
 /// The number of replicas in all, and per region; the latter is empty where none is given.
 pub(super) fn replicas(raw: &RawReplicas, problems: &mut Problems) -> (Replicas, BTreeMap<String, Replicas>) {
@@ -63,8 +63,9 @@ fn by_region(range: &ReplicaRange, problems: &mut Problems) -> (Replicas, BTreeM
     }
     let total = |of: fn(&Replicas) -> u32| regions.values().map(of).fold(0_u32, u32::saturating_add);
     let sums = Replicas { min: total(|each| each.min), max: total(|each| each.max) };
-    if sums.max > MOST {
-        let problem = Problem::new(format!("{} replicas in all regions", sums.max), format!("keep at most {MOST}"));
+    if sums.max > MAX_REPLICAS {
+        let problem =
+            Problem::new(format!("{} replicas in all regions", sums.max), format!("keep at most {MAX_REPLICAS}"));
         problems.push(("spec.replicas.regions", problem));
     }
     for (path, word, said, sum) in

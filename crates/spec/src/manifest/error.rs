@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use crate::Class;
 
-/// One error in a manifest.
+/// An error in a manifest, with its place and remedy.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ManifestError {
@@ -18,7 +18,7 @@ pub struct ManifestError {
     pub column: u32,
     /// The field, written `spec.replicas.min`; empty for the document itself.
     pub path: String,
-    /// The message.
+    /// The error, without its place.
     pub message: String,
     /// The remedy, as an imperative; empty when the message says it all.
     pub remedy: String,

@@ -76,7 +76,7 @@ impl Manifest {
         (space, self.name())
     }
 
-    /// The word in `kind`.
+    /// The word in the manifest's `kind`.
     #[must_use]
     pub const fn kind(&self) -> &'static str {
         match self {

@@ -14,13 +14,13 @@ pub struct Lines<'a> {
 }
 
 impl<'a> Lines<'a> {
-    /// The lines of `text`.
+    /// Looks at `text`, without a scan of it yet.
     #[must_use]
     pub const fn of(text: &'a str) -> Self {
         Self { text, starts: OnceCell::new() }
     }
 
-    /// The whole text.
+    /// The whole text, as it was given.
     #[must_use]
     pub const fn text(&self) -> &'a str {
         self.text

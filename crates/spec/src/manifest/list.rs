@@ -10,7 +10,7 @@ use super::{
 use crate::DeploymentName;
 
 /// Manifests of one text, as many as documents.
-const MOST: usize = 100_000;
+const MAX_MANIFESTS: usize = 100_000;
 
 /// A manifest, and its place in the document.
 #[derive(Debug)]
@@ -21,7 +21,7 @@ pub(super) struct Item<'a> {
 }
 
 impl Item<'_> {
-    /// Path of a field of the manifest.
+    /// Path of a field from the document's root: `items[3].spec`.
     pub(super) fn path(&self, field: &str) -> String {
         let dot = if self.step.is_empty() || field.is_empty() { "" } else { "." };
         format!("{}{dot}{field}", self.step)
@@ -50,14 +50,15 @@ impl Item<'_> {
 /// The manifests of all documents, in reading order.
 ///
 /// # Errors
-/// There are more than [`MOST`].
+/// There are more than [`MAX_MANIFESTS`].
 pub(super) fn items(documents: &[Node]) -> Result<Vec<Item<'_>>, Finding> {
     let mut found = Vec::with_capacity(documents.len());
     documents.iter().for_each(|document| unfold(document, String::new(), &mut found));
-    match found.get(MOST) {
+    match found.get(MAX_MANIFESTS) {
         None => Ok(found),
         Some(more) => {
-            let problem = Problem::new(format!("there are more than {MOST} manifests"), "give them in several files");
+            let problem =
+                Problem::new(format!("there are more than {MAX_MANIFESTS} manifests"), "give them in several files");
             Err(Finding { at: more.node.at, path: String::new(), problem })
         }
     }
@@ -78,7 +79,7 @@ fn unfold<'a>(node: &'a Node, step: String, found: &mut Vec<Item<'a>>) {
         (_, None) => return found.push(Item { step, node }),
     };
     for (at, item) in items.iter().enumerate() {
-        if found.len() > MOST {
+        if found.len() > MAX_MANIFESTS {
             return;
         }
         unfold(item, format!("{step}[{at}]"), found);

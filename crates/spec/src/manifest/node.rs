@@ -13,7 +13,7 @@ use super::lines::Lines;
 /// A place in the text: line and column from 1, both 0 where it is not known.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Position {
-    /// From 1.
+    /// The line, from 1.
     pub line: u32,
     /// In characters, from 1.
     pub column: u32,
@@ -50,9 +50,9 @@ impl From<Location> for Position {
 /// A value and its place.
 #[derive(Debug, Clone)]
 pub struct Node {
-    /// Its beginning.
+    /// The place where it begins.
     pub at: Position,
-    /// The content.
+    /// The content, with the places of what is in it.
     pub value: Value,
 }
 
@@ -76,9 +76,9 @@ pub enum Value {
 /// A key of a map and its place.
 #[derive(Debug, Clone)]
 pub struct Key {
-    /// Its beginning.
+    /// The place where the key begins.
     pub at: Position,
-    /// The key.
+    /// The key as text.
     pub name: String,
 }
 
@@ -135,7 +135,7 @@ impl Node {
         fields.iter().map(|(key, _)| key.name.as_str())
     }
 
-    /// The text, where this is one.
+    /// The text, where this is one. Numbers and booleans are none.
     pub fn text(&self) -> Option<&str> {
         match &self.value {
             Value::Text(text) => Some(text),

@@ -60,7 +60,7 @@ pub enum ApiVersion {
     V1,
 }
 
-/// The kind of a deployment.
+/// The kind of a manifest that declares a deployment.
 #[derive(Debug, Clone, Copy, PartialEq, Deserialize, Serialize, JsonSchema)]
 pub enum Kind {
     /// A model and how it is served.
@@ -108,7 +108,7 @@ pub struct Metadata {
 #[derive(Debug, Clone, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct RawSpec {
-    /// The model.
+    /// The model: format, location and version.
     pub model: RawModel,
     /// Number of replicas, or a range. `{min: 0}` is on demand: loaded by the first request, paged out when
     /// its space is needed. `0` keeps the deployment but loads nothing.
@@ -219,11 +219,11 @@ pub enum RawFormat {
     Fields(RawFormatFields),
 }
 
-/// A format in fields.
+/// A format as a mapping, with its version apart.
 #[derive(Debug, Clone, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct RawFormatFields {
-    /// Its name.
+    /// The format's name, such as `sklearn`.
     pub name: Format,
     /// Its version. Not given: any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -449,7 +449,7 @@ impl RawSpec {
 }
 
 impl RawModel {
-    /// A model of this format at a location.
+    /// A model of this format at a location; everything else is left out.
     #[must_use]
     pub const fn at(format: RawFormat, uri: Location) -> Self {
         Self {
@@ -465,7 +465,7 @@ impl RawModel {
         }
     }
 
-    /// The model of a card.
+    /// The model of a card, which names its own location.
     #[must_use]
     pub const fn of_card(card: Arc<PinnedCard>) -> Self {
         Self {

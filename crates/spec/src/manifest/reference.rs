@@ -74,7 +74,7 @@ spec:
 |---|---|---|---|
 ";
 
-/// The manifest reference in Markdown.
+/// Writes docs/manifest.md: every kind with its fields, types, defaults and meanings.
 #[must_use]
 pub fn reference_markdown() -> String {
     let mut out = INTRODUCTION.to_owned();

@@ -18,14 +18,14 @@ use crate::{
 /// An error in a value, and the way out.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Problem {
-    /// The error.
+    /// The error, without the place.
     pub message: String,
     /// The way out, as an imperative; may be empty.
     pub remedy: String,
 }
 
 impl Problem {
-    /// An error and its remedy.
+    /// Joins an error and its remedy, which may be empty.
     pub fn new(message: impl Into<String>, remedy: impl Into<String>) -> Self {
         Self { message: message.into(), remedy: remedy.into() }
     }
@@ -110,7 +110,7 @@ scalar! {
 }
 
 scalar! {
-    /// The name of a deployment in its namespace.
+    /// The name of a deployment without its namespace: slashes are part of it.
     Name(DeploymentName), "berth-name",
     { "type": "string", "format": "berth-name", "minLength": 1, "maxLength": 253, "pattern": "^\\S(.*\\S)?$" },
     |text| DeploymentName::within(&Namespace::DEFAULT, text).map_err(|e| Problem::new(e.to_string(), suggest_name(text))),
@@ -118,7 +118,7 @@ scalar! {
 }
 
 scalar! {
-    /// A namespace.
+    /// A namespace: a DNS label.
     InNamespace(Namespace), "berth-namespace",
     { "type": "string", "format": "berth-namespace", "minLength": 1, "maxLength": 63, "pattern": "^[a-z0-9]([a-z0-9-]*[a-z0-9])?$" },
     |text| Namespace::new(text).map_err(|e| Problem::new(e.to_string(), suggest_namespace(text))),
@@ -142,7 +142,7 @@ scalar! {
 }
 
 scalar! {
-    /// The value of a label.
+    /// The value of a label: at most 253 bytes, without commas, `=`, `!` and control characters.
     #[derive(Default)]
     Label(String), "berth-label",
     { "type": "string", "format": "berth-label", "maxLength": 253 },
@@ -173,7 +173,7 @@ scalar! {
 }
 
 scalar! {
-    /// A host and a port.
+    /// A host and a port: `api.example.com:443`.
     HostPort(Destination), "berth-host-port",
     { "type": "string", "format": "berth-host-port", "examples": ["api.example.com:443", "10.0.0.5:5432"] },
     |text| text.parse::<Destination>().map_err(|_| {
@@ -213,7 +213,7 @@ impl<const MIN: u32, const MAX: u32> Whole<MIN, MAX> {
         })
     }
 
-    /// The number.
+    /// The number, which is within the bounds.
     #[must_use]
     pub const fn get(self) -> u32 {
         self.0
@@ -221,7 +221,7 @@ impl<const MIN: u32, const MAX: u32> Whole<MIN, MAX> {
 }
 
 impl<const MIN: u32, const MAX: u32> Default for Whole<MIN, MAX> {
-    /// The lowest.
+    /// The lowest number within the bounds.
     fn default() -> Self {
         Self(MIN)
     }
@@ -288,7 +288,7 @@ scalar! {
 }
 
 scalar! {
-    /// The version of a model format.
+    /// The version of a model format: 1 to 63 letters, digits, `-`, `_`, `.` and `+`.
     FormatVersion(String), "berth-format-version",
     { "type": ["string", "number"], "format": "berth-format-version", "maxLength": 63, "examples": ["1"] },
     |text| ModelFormat::new(ModelFormat::ONNX.as_str(), Some(text))
@@ -335,7 +335,7 @@ fn write_size(size: ByteSize) -> String {
 
 /// Sums parts of a number and a unit: `1h30m`. At most ten years, so that no sum of a time and a duration overflows.
 fn read_duration(text: &str) -> Result<Duration, Problem> {
-    const MOST: u64 = 3_650 * 86_400_000;
+    const MAX_MILLIS: u64 = 3_650 * 86_400_000;
     let invalid =
         || Problem::new(format!("{text:?} is not a duration"), "write for example 500ms, 30s, 10m, 1h30m or 2d");
     if text == "0" {
@@ -357,7 +357,7 @@ fn read_duration(text: &str) -> Result<Duration, Problem> {
     if text.is_empty() {
         return Err(invalid());
     }
-    if millis > MOST {
+    if millis > MAX_MILLIS {
         return Err(Problem::new(format!("{text:?} is more than ten years"), "give a shorter time"));
     }
     Ok(Duration::from_millis(millis))

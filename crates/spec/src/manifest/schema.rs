@@ -17,13 +17,13 @@ pub fn json_schema() -> &'static Json {
     SCHEMA.get_or_init(|| schema_of::<RawDeployment>("ModelDeployment"))
 }
 
-/// The JSON schema of an `Alias`.
+/// The JSON schema (draft 2020-12, without references) of an `Alias`.
 pub fn alias_json_schema() -> &'static Json {
     static SCHEMA: OnceLock<Json> = OnceLock::new();
     SCHEMA.get_or_init(|| schema_of::<RawAlias>("Alias"))
 }
 
-/// The JSON schema of a `Function`.
+/// The JSON schema (draft 2020-12, without references) of a `Function`.
 pub fn function_json_schema() -> &'static Json {
     static SCHEMA: OnceLock<Json> = OnceLock::new();
     SCHEMA.get_or_init(|| schema_of::<RawFunction>("Function"))

@@ -25,7 +25,7 @@ impl Role {
     /// Every role, the least first.
     pub const ALL: [Self; 5] = [Self::Viewer, Self::Caller, Self::Deployer, Self::Operator, Self::Admin];
 
-    /// Its word.
+    /// The word in tokens, access files and errors.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -60,7 +60,7 @@ impl FromStr for Role {
 pub enum Reach {
     /// The whole server: a role that is limited to namespaces or models does not give it.
     Server,
-    /// A namespace, or models in it.
+    /// A namespace, or models in it: the right may be limited to some of them.
     Model,
 }
 
@@ -69,7 +69,7 @@ pub enum Reach {
 pub enum Action {
     /// Health and readiness.
     Probe,
-    /// Files of the dashboard.
+    /// Files of the dashboard, which hold no data.
     LoadDashboard,
     /// Webhooks of Git hosts, which prove a secret of their own.
     SendWebhook,
@@ -95,13 +95,13 @@ pub enum Action {
     OperateSources,
     /// Names and states of secrets. No value is ever shown.
     ReadSecrets,
-    /// Metrics of the process.
+    /// Metrics of the process, in the text format of Prometheus.
     ReadMetrics,
     /// Create, list and revoke tokens.
     ManageTokens,
     /// Certificates of nodes: join tokens and revocations.
     CertifyNodes,
-    /// The audit log.
+    /// The audit log of all nodes.
     ReadAudit,
 }
 

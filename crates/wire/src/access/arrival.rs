@@ -7,7 +7,7 @@ use crate::api::AuditPort;
 /// Port and address of a client's request. Travels among its extensions, and between nodes as text: `api 10.0.0.7`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Arrival {
-    /// Port that it came to.
+    /// Port, by the kind that the audit log names.
     pub port: AuditPort,
     /// Address of the client; `None`: its connection has gone.
     pub address: Option<IpAddr>,

@@ -34,7 +34,7 @@ const SEEKING: u64 = 2;
 /// Longest name of a principal, in bytes: it stands in logs and headers.
 const LONGEST_NAME: usize = 256;
 
-/// One issuer of tokens.
+/// One issuer of tokens: its rules, its keys, and the tokens that were verified lately.
 #[derive(Debug)]
 pub struct Issuer {
     rules: IssuerRules,
@@ -59,7 +59,7 @@ impl Issuer {
         Self { rules, keys: ArcSwapOption::new(keys.map(Arc::new)), sought, seek }
     }
 
-    /// Its address.
+    /// Address of the issuer: the claim `iss` of its tokens.
     #[must_use]
     pub fn url(&self) -> &str {
         &self.rules.url

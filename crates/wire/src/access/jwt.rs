@@ -12,7 +12,7 @@ pub enum Algorithm {
     Rs256,
     /// ECDSA on P-256 with SHA-256.
     Es256,
-    /// Ed25519.
+    /// EdDSA with Ed25519.
     EdDsa,
 }
 
@@ -37,7 +37,7 @@ pub struct Jwt<'a> {
     pub algorithm: Algorithm,
     /// Key that its header names.
     pub key: Option<String>,
-    /// Claims, unverified.
+    /// Claims, which nobody has verified yet.
     pub claims: Value,
     pub(super) signed: &'a str,
     pub(super) signature: Vec<u8>,

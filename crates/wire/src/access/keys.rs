@@ -13,7 +13,7 @@ use super::{
 };
 
 /// Most keys of one issuer: large providers have about ten.
-const MOST: usize = 100;
+const MAX_KEYS: usize = 100;
 
 /// Keys that signatures are verified with. Those of other kinds and uses are left out.
 #[derive(Debug)]
@@ -71,8 +71,8 @@ impl KeySet {
     /// For people: the text is no such set, or no key in it is of use.
     pub fn parse(json: &[u8]) -> Result<Self, String> {
         let set: RawSet = serde_json::from_slice(json).map_err(|error| format!("this is no set of keys: {error}"))?;
-        if set.keys.len() > MOST {
-            return Err(format!("the set has {} keys, more than {MOST}", set.keys.len()));
+        if set.keys.len() > MAX_KEYS {
+            return Err(format!("the set has {} keys, more than {MAX_KEYS}", set.keys.len()));
         }
         let raw = set.keys.into_iter().filter_map(|key| serde_json::from_value::<RawKey>(key).ok());
         let keys: Vec<Key> = raw.filter_map(Key::of).collect();
@@ -82,7 +82,7 @@ impl KeySet {
         Ok(Self { keys, digest: sha256(json) })
     }
 
-    /// Number of keys.
+    /// Number of keys that signatures can be verified with.
     #[must_use]
     pub fn len(&self) -> usize {
         self.keys.len()

@@ -6,7 +6,7 @@ use super::Principal;
 
 /// Most answers that are kept: the callers of a busy gateway, at some hundred bytes each. Beyond it all are forgotten, and worked
 /// out again as they are asked for.
-const MOST: usize = 20_000;
+const MAX_ANSWERS: usize = 20_000;
 
 /// Principals by what was presented. Reading takes no lock.
 pub(super) struct KnownPrincipals<K>(papaya::HashMap<K, Arc<Principal>>);
@@ -30,7 +30,7 @@ impl<K: Hash + Eq> KnownPrincipals<K> {
 
     pub(super) fn keep(&self, key: K, principal: &Arc<Principal>) {
         let known = self.0.pin();
-        if known.len() >= MOST {
+        if known.len() >= MAX_ANSWERS {
             known.clear();
         }
         known.insert(key, Arc::clone(principal));
@@ -44,9 +44,9 @@ mod tests {
     #[test]
     fn there_is_an_end_to_what_is_kept() {
         let (known, principal) = (KnownPrincipals::default(), Arc::new(Principal::of("x", Vec::new())));
-        for key in 0..=MOST {
+        for key in 0..=MAX_ANSWERS {
             known.keep(key, &principal);
         }
-        assert!(known.get(&MOST).is_some() && known.get(&0).is_none());
+        assert!(known.get(&MAX_ANSWERS).is_some() && known.get(&0).is_none());
     }
 }

@@ -23,7 +23,7 @@ pub enum Resource<'a> {
 /// A role, and where it holds.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Grant {
-    /// The role.
+    /// Role that is granted.
     pub role: Role,
     /// Namespaces; empty: all.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -118,7 +118,7 @@ impl Principal {
 /// Refusal of an action.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub struct Denied {
-    /// The refused action.
+    /// Action that was refused.
     pub action: Action,
     /// Roles that may do it.
     pub needed: &'static [Role],

@@ -22,9 +22,9 @@ pub struct IssuerRules {
     pub prefix: String,
     /// Audiences, one of which a token must be for.
     pub audiences: Vec<String>,
-    /// Claim that names the principal.
+    /// Claim whose value, after the prefix, names the principal.
     pub principal: Claim,
-    /// Roles by claims.
+    /// Roles by claims; a token gets every one that fits.
     pub roles: Vec<ClaimRule>,
 }
 
@@ -62,7 +62,7 @@ impl ClaimRule {
 pub struct Claim(pub String);
 
 impl Claim {
-    /// Value of the claim.
+    /// Value of the claim; `None`: the token lacks it.
     #[must_use]
     pub fn of<'a>(&self, claims: &'a Value) -> Option<&'a Value> {
         match self.0.starts_with('/') {

@@ -16,7 +16,7 @@ pub struct CertificateHolder(pub Arc<str>);
 const PREFIX: &str = "certificate:";
 
 /// Characters of a certificate's name that are kept: more than any that is in use.
-const LONGEST: usize = 256;
+const MAX_NAME_CHARS: usize = 256;
 
 impl CertificateHolder {
     /// By the name that a node gives. `None`: a node that was taken over writes no other kind of name into the audit log.
@@ -51,7 +51,7 @@ fn named(certificate: &ClientCertificate) -> Arc<str> {
 
 /// A name that is shown on terminals and kept in records: it commands none, and fills none.
 fn plain(name: &str) -> String {
-    name.chars().filter(|letter| !letter.is_control()).take(LONGEST).collect()
+    name.chars().filter(|letter| !letter.is_control()).take(MAX_NAME_CHARS).collect()
 }
 
 #[cfg(test)]
@@ -78,13 +78,13 @@ mod tests {
         extensions.insert(CertificateHolder::relayed("certificate:DNS:relayed".into()).expect("a certificate"));
         assert_eq!(&*sender_name(&Asker::OPEN, &extensions), "certificate:DNS:relayed");
         // A node that was taken over, and a CA that looks at nothing.
-        for name in ["certificate:\x1b[2Jgone".to_owned(), format!("certificate:{}", "n".repeat(LONGEST + 1))] {
+        for name in ["certificate:\x1b[2Jgone".to_owned(), format!("certificate:{}", "n".repeat(MAX_NAME_CHARS + 1))] {
             assert!(CertificateHolder::relayed(name.into()).is_none());
         }
         let mut loud = Extensions::new();
         loud.insert(certificate(vec![SubjectName::Email(format!("\x1b[2J{}", "n".repeat(64 << 10)))]));
         let shown = sender_name(&Asker::OPEN, &loud);
-        assert!(shown.starts_with("certificate:email:[2Jn") && shown.len() < 2 * LONGEST, "{shown}");
+        assert!(shown.starts_with("certificate:email:[2Jn") && shown.len() < 2 * MAX_NAME_CHARS, "{shown}");
         assert!(CertificateHolder::relayed(shown).is_some(), "it is the same at the leader");
         let asker = Asker(Some(Arc::new(Principal::of("token:x", Vec::new()))));
         assert_eq!(&*sender_name(&asker, &extensions), "token:x");

@@ -241,7 +241,7 @@ impl Access {
         Asker(Some(Arc::new(Principal::of("nobody", Vec::new()))))
     }
 
-    /// Principal of a token at this second.
+    /// Principal of a token at this second, by Berth's own tokens or those of issuers.
     fn holder(&self, token: &str, now: u64) -> Result<Arc<Principal>, Unauthenticated> {
         let hash = sha256(token.as_bytes());
         let Some(id) = id_of(token) else { return self.holder_elsewhere(token, hash, now) };
@@ -290,7 +290,7 @@ impl Clone for KnownToken {
     }
 }
 
-/// This process itself: it asks its own gateway what the control API has allowed already.
+/// The principal of this process itself: it asks its own gateway what the control API has allowed already.
 fn own() -> Principal {
     let caller = Principal::of("server", vec![Grant::everywhere(Role::Caller)]);
     Principal { limits: Some(UseLimits::default()), ..caller }

@@ -14,7 +14,7 @@ use super::{Grant, Principal};
 /// First word of every token.
 const PREFIX: &str = "berth_";
 
-/// Characters of an id: 50 bits.
+/// Characters of an id: 50 bits, so that no two tokens of a cluster have the same.
 const ID: usize = 10;
 
 /// Characters of the secret part: 256 bits and a little.
@@ -116,7 +116,7 @@ pub struct TokenRecord {
 }
 
 impl TokenRecord {
-    /// The principal that presents it.
+    /// The principal that a request with this token has: its grant and its limits.
     #[must_use]
     pub fn principal(&self) -> Principal {
         let holder = Principal::of(&format!("token:{}", self.id), vec![self.grant.clone()]);

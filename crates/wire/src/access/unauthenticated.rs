@@ -14,7 +14,7 @@ pub enum Unauthenticated {
     /// One text for all of them, so that nobody learns which tokens there were.
     #[error("the token is unknown, has expired or was revoked; `berth token create` makes a new one")]
     Unknown,
-    /// This node does not know yet which tokens there are.
+    /// Tokens are not known to this node yet.
     #[error("this node has not been told yet which tokens there are; try again in a second")]
     Untold,
     /// The keys that would verify the token are being asked for.

@@ -5,7 +5,7 @@ use utoipa::ToSchema;
 
 use super::{DeploymentMetadata, Kind};
 
-/// Alias.
+/// An alias as the control API shows it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct AliasView {
@@ -18,7 +18,7 @@ pub struct AliasView {
     /// Specification as written by the user.
     #[schema(value_type = Object)]
     pub spec: serde_json::Value,
-    /// Current status.
+    /// Share and phase of each target now.
     #[serde(default)]
     pub status: AliasStatus,
 }
@@ -27,7 +27,7 @@ impl Kind for AliasView {
     const KIND: &'static str = "Alias";
 }
 
-/// The targets of an alias.
+/// Share and phase of each target of an alias.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct AliasStatus {
@@ -38,13 +38,13 @@ pub struct AliasStatus {
     pub missing: Vec<String>,
 }
 
-/// One target of an alias.
+/// One target of an alias and its share now.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct AliasTarget {
-    /// The deployment.
+    /// Name of the deployment.
     pub deployment: String,
-    /// Its declared weight.
+    /// Weight as declared, compared with those of the other targets.
     pub weight: u32,
     /// Its share of the requests now, in percent.
     pub share: u32,

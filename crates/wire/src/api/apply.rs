@@ -29,16 +29,16 @@ pub struct Validated {
     pub documents: Vec<String>,
 }
 
-/// Result for one document.
+/// Result for one document of a request.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ApplyResult {
     /// Kind of the document: `ModelDeployment` or `Alias`.
     #[serde(default = "deployment_kind")]
     pub kind: String,
-    /// Name of what it declares.
+    /// Name of the object that it declares.
     pub name: String,
-    /// Outcome for the document.
+    /// Effect of the document.
     pub outcome: Outcome,
     /// Generation after the change.
     pub generation: u64,
@@ -73,22 +73,22 @@ fn deployment_kind() -> String {
     "ModelDeployment".to_owned()
 }
 
-/// Outcome for a document.
+/// Effect of a document on the object that it declares.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub enum Outcome {
-    /// Created.
+    /// The object was made.
     Created,
-    /// Changed.
+    /// The object's spec or metadata changed.
     Configured,
-    /// Unchanged.
+    /// The object is as the document says already.
     Unchanged,
-    /// Being deleted.
+    /// The object is gone, or will be once its replicas have drained.
     Deleted,
 }
 
 impl Outcome {
-    /// Name of the outcome.
+    /// The word in answers: `created`, `configured`, …
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {

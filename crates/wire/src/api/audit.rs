@@ -23,7 +23,7 @@ pub struct AuditRecord {
     /// Somebody who asked: `token:ID`, `certificate:NAME`, `source:NAME@REVISION`, `node:NAME`; `anybody` where no token is
     /// needed, `nobody` where one was and none came that is valid.
     pub principal: String,
-    /// Address of the client.
+    /// Address of the client; absent where none is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>)]
     pub address: Option<IpAddr>,
@@ -37,7 +37,7 @@ pub struct AuditRecord {
     /// Number of further things that are not listed.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub more_resources: u64,
-    /// Outcome.
+    /// Outcome, as the client was answered.
     pub outcome: AuditOutcome,
     /// Number of refusals that this record stands for: those alike within a minute are counted.
     #[serde(default = "one", skip_serializing_if = "is_one")]
@@ -48,18 +48,18 @@ pub struct AuditRecord {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum AuditPort {
-    /// The control API.
+    /// The control API, also through the command line and the dashboard.
     Api,
-    /// The inference port.
+    /// The inference port, REST and gRPC.
     Inference,
-    /// A source of deployments.
+    /// A source of deployments: what it declared.
     Source,
     /// The port for other nodes.
     Peer,
 }
 
 impl AuditPort {
-    /// Its word.
+    /// The word in records: `api`, `inference`, …
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -77,14 +77,14 @@ impl AuditPort {
 pub struct AuditResource {
     /// Kind: `ModelDeployment`, `Alias`, `Node`, `Worker`, `Source`, `Token`, `Model`.
     pub kind: String,
-    /// Namespace, of what is in one.
+    /// Namespace; absent for what is in none, such as a node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub namespace: Option<String>,
-    /// Name.
+    /// Name, unique within kind and namespace.
     pub name: String,
 }
 
-/// Outcome of a request.
+/// Outcome of a request, in the terms of HTTP.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct AuditOutcome {
@@ -137,11 +137,11 @@ impl Kind for AuditView {
     const KIND: &'static str = "AuditLog";
 }
 
-/// Records of one node.
+/// Records of one node, as it answers another.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct NodeAudit {
-    /// The node.
+    /// Name of the node.
     pub node: String,
     /// Its records, the latest last.
     pub records: Vec<AuditRecord>,

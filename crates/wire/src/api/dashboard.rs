@@ -26,13 +26,13 @@ pub struct ModelPage {
     pub missing: Vec<String>,
     /// All deployments.
     pub total: u64,
-    /// The number that match.
+    /// Deployments that match the search.
     pub matching: u64,
     /// Number of the first row, from 0.
     pub offset: u64,
     /// Deployments per phase, of those that match but for their phase.
     pub phases: BTreeMap<String, u64>,
-    /// The rows.
+    /// The rows of the page.
     pub items: Vec<ModelRow>,
 }
 
@@ -40,7 +40,7 @@ impl Kind for ModelPage {
     const KIND: &'static str = "ModelPage";
 }
 
-/// One model in a list.
+/// One model in a list: the figures of `top` and what the table shows beside them.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ModelRow {
@@ -49,7 +49,7 @@ pub struct ModelRow {
     pub figures: ModelTop,
     /// Replicas wanted now.
     pub desired: u32,
-    /// Format of its model.
+    /// Format of its model: `onnx`, `sklearn:1`.
     pub format: String,
     /// Time of the last request; absent if there was none.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -69,9 +69,9 @@ pub struct WorkerMemory {
     pub kind: String,
     /// Name of the worker.
     pub worker: String,
-    /// Memory for models.
+    /// Memory for models: total, used and free.
     pub memory: Memory,
-    /// The largest replicas.
+    /// The largest replicas, the largest first.
     pub largest: Vec<MemoryPart>,
     /// Number of the other replicas.
     pub others: u64,
@@ -86,7 +86,7 @@ pub struct WorkerMemory {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct LeavesFirst {
-    /// Deployment of the replica.
+    /// Deployment of the replica that leaves.
     pub deployment: String,
     /// Time of its last request; absent if there was none.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -101,13 +101,13 @@ impl Kind for WorkerMemory {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct MemoryPart {
-    /// Deployment of the replica.
+    /// Name of the deployment.
     pub deployment: String,
-    /// Revision of the replica.
+    /// Id of the revision.
     pub revision: String,
-    /// State of the replica.
+    /// State as in a deployment's `replicaDetails`.
     pub state: String,
-    /// Bytes of memory.
+    /// Bytes of memory that are set aside for it.
     pub memory: u64,
 }
 
@@ -140,7 +140,7 @@ impl Kind for HistoryView {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct HistoryLine {
-    /// Name of the figure.
+    /// Name of the figure, by which the dashboard knows its unit.
     pub name: String,
     /// Its values; `null` where none is known.
     pub points: Vec<Option<f64>>,
@@ -153,7 +153,7 @@ pub struct Pulse {
     /// The node that decides.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub leader: Option<String>,
-    /// Nodes known.
+    /// Nodes known, reachable or not.
     pub nodes: u32,
     /// Nodes that the others can reach.
     pub alive: u32,

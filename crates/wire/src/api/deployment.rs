@@ -8,7 +8,7 @@ use utoipa::ToSchema;
 
 use super::{FailureView, Kind, Timestamp};
 
-/// Model deployment.
+/// A model deployment as the control API shows it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct DeploymentView {
@@ -21,7 +21,7 @@ pub struct DeploymentView {
     /// Specification as written by the user.
     #[schema(value_type = Object)]
     pub spec: serde_json::Value,
-    /// Current status.
+    /// Phase, conditions and replicas now.
     #[serde(default)]
     pub status: DeploymentStatus,
 }
@@ -73,17 +73,17 @@ impl DeploymentMetadata {
     }
 }
 
-/// Status of a deployment.
+/// Phase, conditions and replicas of a deployment, computed for each answer.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct DeploymentStatus {
     /// In one word: `Progressing`, `Available`, `Degraded`, `Failed`, `ScheduleFailed`, `ScaledDown`, `Terminating`.
     pub phase: String,
-    /// The generation that this speaks of.
+    /// The generation that this status is of.
     pub observed_generation: u64,
     /// `Available`, `Progressing`, `Scheduled`, in this order.
     pub conditions: Vec<ConditionView>,
-    /// Replica counts.
+    /// Replicas that are wanted, and those that are ready.
     pub replicas: ReplicaCount,
     /// Desired and serving revision.
     pub revision: RevisionPair,
@@ -109,7 +109,7 @@ pub struct ConditionView {
     pub message: String,
 }
 
-/// Replica counts.
+/// Numbers of replicas.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ReplicaCount {
@@ -130,13 +130,13 @@ pub struct RevisionPair {
     pub serving: Option<String>,
 }
 
-/// One replica of a deployment.
+/// One replica of a deployment, whatever its state.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ReplicaDetail {
-    /// Revision of the replica.
+    /// Id of the revision.
     pub revision: String,
-    /// Worker of the replica.
+    /// Name of the worker.
     pub worker: String,
     /// `Assigned` (not yet reported), `Queued`, `Fetching`, `Preparing`, `Loading`, `Validating`, `Ready`,
     /// `Restarting` (it is loaded, and its process died), `Draining` or `Failed`.
@@ -163,7 +163,7 @@ pub struct ReplicaDetail {
     pub last_used: Option<Timestamp>,
 }
 
-/// Download progress.
+/// Progress of fetching an artifact.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Progress {

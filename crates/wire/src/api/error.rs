@@ -6,15 +6,15 @@ use utoipa::ToSchema;
 /// The body of every answer that is not a success.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct ErrorBody {
-    /// Error.
+    /// The error; there is one in each such answer.
     pub error: ErrorInfo,
 }
 
-/// Description of an error.
+/// An error for machines and for people.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ErrorInfo {
-    /// HTTP status code.
+    /// HTTP status code, as in the head of the answer.
     pub code: u16,
     /// One CamelCase word for machines: `Invalid`, `NotFound`, `Conflict`, …
     pub reason: String,
@@ -35,18 +35,18 @@ pub struct ErrorDetail {
     /// The file, where the text came from one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub file: Option<String>,
-    /// The line, from 1.
+    /// The line, from 1; absent where there was no text.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub line: Option<u32>,
-    /// The column, from 1.
+    /// The column in characters, from 1; absent where there was no text.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub column: Option<u32>,
     /// Field, for example `spec.replicas.min`, or the name of a query parameter or header. Empty for the whole
     /// document.
     pub path: String,
-    /// Problem.
+    /// The fault, without its place.
     pub message: String,
-    /// Remedy.
+    /// Remedy, as an imperative; empty where the message says it all.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub remedy: String,
 }

@@ -5,7 +5,7 @@ use utoipa::ToSchema;
 
 use super::{Kind, Metadata, Timestamp};
 
-/// Event in the system.
+/// An event that people may want to know of, as the control API shows it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct EventView {
@@ -17,7 +17,7 @@ pub struct EventView {
     pub metadata: Metadata,
     /// Time of the event.
     pub at: Timestamp,
-    /// Severity of the event.
+    /// Severity: things as they should be, or something to look at.
     pub severity: SeverityView,
     /// One CamelCase word for machines: `Placed`, `Loaded`, `Evicted`, `RolloutStarted`, `LoadFailed`, …
     pub reason: String,
@@ -38,7 +38,7 @@ impl Kind for EventView {
     const KIND: &'static str = "Event";
 }
 
-/// Severity of an event.
+/// Severity of an event, in two levels as in Kubernetes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub enum SeverityView {
     /// Things go as they should.

@@ -15,7 +15,7 @@ pub struct ExplainView {
     pub kind: String,
     /// Name of the deployment.
     pub metadata: Metadata,
-    /// Its phase in one word.
+    /// The deployment's phase in one word.
     pub phase: String,
     /// A sentence that says it all.
     pub summary: String,
@@ -27,12 +27,12 @@ pub struct ExplainView {
     pub need: u64,
     /// Origin of `need`: `declared`, `measured`, `predicted` or `default` (nothing is known yet).
     pub need_from: String,
-    /// Verdict for each worker.
+    /// One verdict for each worker, by name.
     pub workers: Vec<WorkerVerdict>,
     /// The last evictions that it was part of, the oldest first: what left for it, and what of it left for others.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub evictions: Vec<EvictionView>,
-    /// Conditions of the deployment.
+    /// Conditions of the deployment's status.
     #[serde(default)]
     pub conditions: Vec<ConditionView>,
 }
@@ -41,25 +41,25 @@ impl Kind for ExplainView {
     const KIND: &'static str = "Explanation";
 }
 
-/// Verdict for one worker.
+/// Verdict for one worker, with its numbers.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct WorkerVerdict {
-    /// Worker name.
+    /// Name of the worker.
     pub worker: String,
-    /// Verdict as one word.
+    /// The verdict in one word.
     pub verdict: WorkerVerdictKind,
     /// A sentence for people, with the numbers.
     pub message: String,
     /// Rank among workers with room: 1 is the best.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rank: Option<u32>,
-    /// Memory of the worker.
+    /// The worker's memory for models, in bytes.
     pub memory: Memory,
     /// The state of the replica, where it holds one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub state: Option<String>,
-    /// Reason for a rejection.
+    /// The reason, of a worker that cannot hold one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rejection: Option<Rejection>,
     /// Replicas that would be evicted to make room.
@@ -67,12 +67,12 @@ pub struct WorkerVerdict {
     pub would_evict: Vec<Victim>,
 }
 
-/// Verdict as one word.
+/// Verdict on a worker in one word.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub enum WorkerVerdictKind {
     /// Holds a replica, or will.
     Holds,
-    /// Has room for one.
+    /// Has room for one, perhaps after evicting others.
     Fits,
     /// Cannot hold one.
     Rejected,
@@ -100,6 +100,6 @@ pub struct Rejection {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Victim {
-    /// Revision of the replica.
+    /// Id of the revision.
     pub revision: String,
 }

@@ -14,7 +14,7 @@ pub struct FailureView {
     pub category: String,
     /// Cause and remedy.
     pub message: String,
-    /// Number of attempts.
+    /// Attempts so far, the last one included.
     pub attempts: u32,
     /// End of the last attempt.
     pub at: Timestamp,
@@ -35,7 +35,7 @@ pub struct FailureView {
 pub struct AttemptView {
     /// End of the attempt.
     pub at: Timestamp,
-    /// Category of the failure.
+    /// Category, as in [`FailureView::category`].
     pub category: String,
     /// Cause of the failure.
     pub message: String,
@@ -51,7 +51,7 @@ pub struct BreakerView {
     pub kind: String,
     /// `open` (it is left alone), `half-open` (one may try) or `closed` (failures are counted).
     pub state: String,
-    /// Failures in a row.
+    /// Failures since the last success.
     pub failures: u32,
     /// Time at which the breaker opened.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -67,9 +67,9 @@ pub struct BreakerView {
 pub struct EvictionView {
     /// Time of the decision.
     pub at: Timestamp,
-    /// Revision that was evicted.
+    /// Id of the revision that had to leave.
     pub revision: String,
-    /// Worker it was evicted from.
+    /// Name of the worker that it had to leave.
     pub worker: String,
     /// The deployment that got its room; absent: its worker had less room than was claimed.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -5,7 +5,7 @@ use utoipa::ToSchema;
 
 use super::{Kind, Metadata, Progress, Timestamp};
 
-/// Worker resource.
+/// A worker as the control API shows it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct WorkerView {
@@ -17,7 +17,7 @@ pub struct WorkerView {
     pub metadata: Metadata,
     /// Settings made by operators.
     pub spec: WorkerSpec,
-    /// Current status.
+    /// Reachability, memory and models now.
     pub status: WorkerStatus,
 }
 
@@ -33,13 +33,13 @@ pub struct WorkerSpec {
     pub cordoned: bool,
 }
 
-/// Status of a worker.
+/// Reachability, memory and models of a worker.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct WorkerStatus {
     /// `Joining` (attached, has not reported yet), `Ready`, `Detached` (it answers, but the leader cannot reach it) or `Lost`.
     pub state: String,
-    /// Its version of Berth.
+    /// The worker's version of Berth.
     pub version: String,
     /// Start of the process, as a number.
     pub incarnation: u64,
@@ -47,7 +47,7 @@ pub struct WorkerStatus {
     pub cpus: f32,
     /// Model formats that it has a runtime for.
     pub formats: Vec<String>,
-    /// Memory for models.
+    /// Memory for models, in bytes.
     pub memory: Memory,
     /// Replicas that it holds or should hold.
     pub replicas: u32,
@@ -61,7 +61,7 @@ pub struct WorkerStatus {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Memory {
-    /// Total memory.
+    /// All that models may take.
     pub total: u64,
     /// Set aside for replicas.
     pub used: u64,
@@ -81,7 +81,7 @@ pub struct ReplicaView {
     pub kind: String,
     /// Named by revision and worker: `iris@3f2a9c41d07b/node-1`.
     pub metadata: Metadata,
-    /// Current status.
+    /// State and memory now.
     pub status: ReplicaState,
 }
 
@@ -89,22 +89,22 @@ impl Kind for ReplicaView {
     const KIND: &'static str = "Replica";
 }
 
-/// Status of a replica.
+/// State and memory of a replica.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ReplicaState {
-    /// Deployment of the replica.
+    /// Name of the deployment.
     pub deployment: String,
-    /// Revision of the replica.
+    /// Id of the revision.
     pub revision: String,
     /// The version name that clients see; empty for one that is on its way out.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub version: String,
-    /// Worker of the replica.
+    /// Name of the worker.
     pub worker: String,
     /// As in a deployment's `replicaDetails`.
     pub state: String,
-    /// Memory in bytes.
+    /// Memory in bytes: measured where it is ready, else what is set aside.
     pub memory: u64,
     /// True if `memory` was measured.
     pub measured: bool,
@@ -114,7 +114,7 @@ pub struct ReplicaState {
     /// Download progress of the artifact.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub progress: Option<Progress>,
-    /// Since when it is ready.
+    /// Time at which it became ready; absent before that.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ready_since: Option<Timestamp>,
 }
@@ -129,7 +129,7 @@ pub struct RevisionView {
     pub kind: String,
     /// Its id: `iris@3f2a9c41d07b`.
     pub metadata: Metadata,
-    /// Current status.
+    /// Use of the revision by its deployment now.
     pub status: RevisionState,
 }
 
@@ -137,11 +137,11 @@ impl Kind for RevisionView {
     const KIND: &'static str = "Revision";
 }
 
-/// Status of a revision.
+/// Use of a revision by its deployment.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct RevisionState {
-    /// Deployment of the revision.
+    /// Name of the deployment.
     pub deployment: String,
     /// The version name that clients see, where the deployment wants it.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -152,7 +152,7 @@ pub struct RevisionState {
     /// The SHA-256 of the artifact, where it is known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sha256: Option<String>,
-    /// The deployment wants it.
+    /// True if the deployment's spec asks for it.
     pub wanted: bool,
     /// True if it receives the deployment's traffic.
     pub serving: bool,

@@ -9,7 +9,7 @@ use utoipa::ToSchema;
 
 use super::Kind;
 
-/// A function.
+/// A function as the control API shows it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct FunctionView {
@@ -19,7 +19,7 @@ pub struct FunctionView {
     pub kind: String,
     /// Name and versions.
     pub metadata: FunctionMetadata,
-    /// Its spec, as it was written.
+    /// Its spec, as it was written, without defaults.
     #[schema(value_type = Object)]
     pub spec: Value,
     /// Its status, as it stands in its object.
@@ -42,7 +42,7 @@ impl FunctionView {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct FunctionMetadata {
-    /// Its name.
+    /// Name, unique within the namespace.
     pub name: String,
     /// The namespace that the name is unique in.
     pub namespace: String,
@@ -71,7 +71,7 @@ impl FunctionMetadata {
     }
 }
 
-/// The status of a function.
+/// State of a function, written by the functions controller.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct FunctionStatus {
@@ -83,10 +83,10 @@ pub struct FunctionStatus {
     pub observed_generation: i64,
     /// Facts, each true or false.
     pub conditions: Vec<FunctionCondition>,
-    /// The last build.
+    /// The last build; absent before the first.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub build: Option<FunctionBuild>,
-    /// The artifact that is deployed.
+    /// The artifact that is deployed; absent before the first deployment.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub artifact: Option<FunctionArtifact>,
     /// URL that answers a POST of JSON.
@@ -101,13 +101,13 @@ pub struct FunctionStatus {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct FunctionRevision {
-    /// Its generation.
+    /// Generation that the spec had.
     pub generation: i64,
     /// When it began to serve.
     pub deployed: String,
-    /// `sha256:…` of its artifact.
+    /// Digest of its artifact, `sha256:…`.
     pub artifact: String,
-    /// The spec.
+    /// The spec that was deployed.
     #[schema(value_type = Object)]
     pub spec: Value,
 }
@@ -128,13 +128,13 @@ pub struct FunctionCondition {
     pub last_transition_time: String,
 }
 
-/// A build of a function.
+/// A build of a function, finished or not.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct FunctionBuild {
-    /// Its number.
+    /// Number of the build, as text.
     pub id: String,
-    /// When it began.
+    /// Time at which it began.
     pub started: String,
     /// Seconds that it took: `12.4s`.
     pub took: String,
@@ -146,12 +146,12 @@ pub struct FunctionBuild {
     pub log: String,
 }
 
-/// An artifact of a function.
+/// An artifact: the ZIP file that a build made.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(default)]
 pub struct FunctionArtifact {
     /// `sha256:…` of the ZIP file.
     pub digest: String,
-    /// Its bytes.
+    /// Size of the ZIP file in bytes.
     pub size: u64,
 }

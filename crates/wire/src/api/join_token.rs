@@ -15,9 +15,9 @@ pub struct JoinTokenView {
     pub kind: String,
     /// The name is the token's public part.
     pub metadata: Metadata,
-    /// Nodes that it is for.
+    /// Nodes that it is for, and their roles.
     pub spec: JoinTokenSpec,
-    /// Current status.
+    /// Creation, end and uses.
     pub status: JoinTokenStatus,
 }
 
@@ -25,7 +25,7 @@ impl Kind for JoinTokenView {
     const KIND: &'static str = "JoinToken";
 }
 
-/// Nodes that a join token is for.
+/// Nodes that a join token is for, and their roles.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct JoinTokenSpec {
@@ -46,7 +46,7 @@ fn one() -> u32 {
     1
 }
 
-/// Status of a join token.
+/// Creation, end and uses of a join token.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct JoinTokenStatus {
@@ -61,15 +61,15 @@ pub struct JoinTokenStatus {
     pub expires_at: Option<Timestamp>,
     /// True once it has expired.
     pub expired: bool,
-    /// Nodes that joined with it.
+    /// Names of the nodes that joined with it.
     pub nodes: Vec<String>,
 }
 
-/// A join token to be made.
+/// Body of a request for a join token.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct NewJoinToken {
-    /// Nodes that it is for.
+    /// Nodes that it is for, and their roles.
     pub spec: JoinTokenSpec,
     /// Seconds until it expires; absent: an hour.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -80,7 +80,7 @@ pub struct NewJoinToken {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct CreatedJoinToken {
-    /// The token.
+    /// The token as lists show it.
     pub token: JoinTokenView,
     /// The text that a node is given.
     pub secret: String,

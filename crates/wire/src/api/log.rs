@@ -30,7 +30,7 @@ impl Kind for LogView {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct LogLine {
-    /// Node that wrote it.
+    /// Name of the node that wrote it.
     pub node: String,
     /// Number that grows on its node, also over a restart.
     pub number: u64,
@@ -40,15 +40,15 @@ pub struct LogLine {
     pub level: String,
     /// Name of the event: `model_output` for what the model printed, else a step such as `model_load_success`.
     pub event: String,
-    /// The line itself.
+    /// The text of the line; for `model_output` the model's own words.
     pub text: String,
 }
 
-/// Lines of one node.
+/// Lines of one node, as it answers another.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct NodeLog {
-    /// The node.
+    /// Name of the node.
     pub node: String,
     /// Its lines, the latest last.
     pub lines: Vec<LogLine>,

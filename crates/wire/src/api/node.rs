@@ -7,7 +7,7 @@ use utoipa::ToSchema;
 
 use super::{API_VERSION, BreakerView, Kind, ListMetadata, Memory, Metadata, TermsView, Timestamp};
 
-/// Node resource.
+/// A node as the control API shows it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct NodeView {
@@ -19,7 +19,7 @@ pub struct NodeView {
     pub metadata: Metadata,
     /// Settings made by operators.
     pub spec: NodeSpec,
-    /// Current status.
+    /// Health, capacity and drain now.
     pub status: NodeStatus,
 }
 
@@ -41,7 +41,7 @@ impl Default for NodeSpec {
     }
 }
 
-/// Status of a node.
+/// Health, capacity and drain of a node.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct NodeStatus {
@@ -54,17 +54,17 @@ pub struct NodeStatus {
     /// `Joining` (has not reported yet), `Ready`, `Detached` (it answers, but the leader cannot reach it), `Draining`,
     /// `Drained`, `Leaving` (it was told to stop), `Lost`, or `Expected` (a source names it, and it has not come).
     pub state: String,
-    /// Its version of Berth.
+    /// The node's version of Berth.
     pub version: String,
     /// Start of the process, as a number.
     pub incarnation: u64,
     /// Address for other nodes; empty for a single node.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub address: String,
-    /// Its region, from its labels.
+    /// Value of its label `region`; absent without one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub region: Option<String>,
-    /// Its zone, from its labels.
+    /// Value of its label `zone`; absent without one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub zone: Option<String>,
     /// Capacity and load; absent if the node holds no models or has not reported.
@@ -91,7 +91,7 @@ pub struct NodeStatus {
     /// The number of the credentials that it has; 0: none.
     #[serde(skip_serializing_if = "is_zero")]
     pub credentials: u64,
-    /// Progress of a drain.
+    /// Progress of a drain; absent while the node is not drained.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub drain: Option<DrainView>,
 }
@@ -102,7 +102,7 @@ pub struct NodeStatus {
 pub struct ExpectedView {
     /// Since when: a source named it, or the leader began.
     pub since: Timestamp,
-    /// Source that names it.
+    /// Name of the source that names it; absent: it was expected without one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub source: Option<String>,
 }
@@ -111,24 +111,24 @@ fn is_zero(n: &u64) -> bool {
     *n == 0
 }
 
-/// Capacity and load of a node.
+/// Capacity and load of a node's worker.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Capacity {
-    /// Memory for models.
+    /// Memory for models, in bytes.
     pub memory: Memory,
     /// Memory of the machine in use, models and all, in bytes.
     pub machine_memory_used: u64,
-    /// CPU cores.
+    /// CPU cores and their use.
     pub cpus: Cpus,
     /// GPUs that models may use.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub gpus: Vec<GpuView>,
-    /// Model counts.
+    /// Models that it holds and may hold.
     pub models: Models,
     /// Model formats that its runtimes take, with versions where they are limited: `onnx`, `sklearn:0,1`.
     pub formats: Vec<String>,
-    /// Its runtimes.
+    /// Its runtimes, in the order in which they are asked for a format.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub runtimes: Vec<RuntimeView>,
     /// The versions of model cards that it may be given.
@@ -146,7 +146,7 @@ pub struct Capacity {
 pub struct RuntimeView {
     /// Its name: `onnx`, `python`.
     pub name: String,
-    /// The formats that it takes.
+    /// Formats that it takes, with versions where they are limited.
     pub formats: Vec<String>,
     /// Labels that selectors of its models match, over those of the node.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
@@ -168,11 +168,11 @@ pub struct RuntimeView {
     pub isolation_lacks: Option<String>,
 }
 
-/// Processors of a node.
+/// CPU cores of a node and their use.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Cpus {
-    /// Total cores.
+    /// Cores that models may take.
     pub total: f32,
     /// Time in use now, in percent of all cores.
     pub used_percent: f32,
@@ -182,7 +182,7 @@ pub struct Cpus {
     pub used_percent_5m: f32,
 }
 
-/// A GPU of a node.
+/// A GPU of a node and its use.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct GpuView {
@@ -190,7 +190,7 @@ pub struct GpuView {
     pub id: String,
     /// GPU model, for example `nvidia-h200`.
     pub kind: String,
-    /// Its memory, in bytes.
+    /// Memory of the device, in bytes.
     pub memory: u64,
     /// Memory assigned to replicas, in bytes.
     pub used: u64,
@@ -200,12 +200,12 @@ pub struct GpuView {
     /// The part of the time in which it computed, in percent; absent: not known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub utilization_percent: Option<u32>,
-    /// The revision that has it.
+    /// Id of the revision that has it; absent if none does.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub revision: Option<String>,
 }
 
-/// Models of a node.
+/// Numbers of models on a node.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Models {
@@ -218,7 +218,7 @@ pub struct Models {
     pub max: Option<u32>,
 }
 
-/// Progress of a drain.
+/// Progress of a drain: the replicas that are left.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct DrainView {
@@ -237,7 +237,7 @@ pub struct DrainView {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct DrainStep {
-    /// Revision of the replica.
+    /// Id of the revision.
     pub revision: String,
     /// Reason for waiting, or for having no destination.
     pub message: String,
@@ -253,15 +253,15 @@ pub struct NodeList {
     pub kind: String,
     /// The nodes, by name.
     pub items: Vec<NodeView>,
-    /// Metadata of the list.
+    /// State that the list shows.
     #[serde(default)]
     pub metadata: ListMetadata,
-    /// Of the cluster as a whole.
+    /// Leader and losses of the cluster as a whole.
     #[serde(default)]
     pub status: ClusterStatus,
 }
 
-/// Status of the cluster as a whole.
+/// Leader and losses of the cluster as a whole.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ClusterStatus {

@@ -15,7 +15,7 @@ use super::{ApplyResult, Kind, TermsView};
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct RegistryDraft {
-    /// Manifests of its deployments.
+    /// Manifests of its deployments, as `berth apply` takes them.
     pub manifests: Vec<serde_json::Value>,
     /// Names of deployments that would be deleted.
     pub deleted: Vec<String>,
@@ -73,11 +73,11 @@ pub struct PlanView {
     pub api_version: String,
     /// Always `Plan`.
     pub kind: String,
-    /// Result for each document.
+    /// Result for each document, in their order.
     pub documents: Vec<ApplyResult>,
     /// Steps of the workers in the order in which they would begin.
     pub steps: Vec<PlanStep>,
-    /// Memory of every worker.
+    /// Memory of every worker before and after, by name.
     pub memory: Vec<WorkerMemoryChange>,
     /// Deployments that would not get what they want, and why.
     pub unplaced: Vec<Unplaced>,
@@ -87,7 +87,7 @@ pub struct PlanView {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Unplaced {
-    /// Deployment name.
+    /// Name of the deployment.
     pub deployment: String,
     /// Reason for people.
     pub message: String,
@@ -101,13 +101,13 @@ impl Kind for PlanView {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct PlanStep {
-    /// Action of the step.
+    /// Action, on one replica.
     pub action: StepKind,
-    /// Deployment name.
+    /// Name of the deployment.
     pub deployment: String,
-    /// Revision of the replica.
+    /// Id of the revision that is loaded or unloaded.
     pub revision: String,
-    /// Worker of the replica.
+    /// Name of the worker.
     pub worker: String,
     /// Bytes of memory that it takes or frees.
     pub memory: u64,
@@ -137,7 +137,7 @@ pub enum StepKind {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct WorkerMemoryChange {
-    /// Worker name.
+    /// Name of the worker.
     pub worker: String,
     /// All that models may take.
     pub total: u64,

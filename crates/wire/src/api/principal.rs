@@ -17,7 +17,7 @@ pub struct PrincipalView {
     /// The name is the principal's in logs and in the audit: `token:ID`, `certificate:DNS:NAME`, `oidc:SUBJECT`; `anybody` where
     /// nobody is asked.
     pub metadata: Metadata,
-    /// Current status.
+    /// Roles and end of the sender's token.
     pub status: PrincipalStatus,
 }
 
@@ -25,7 +25,7 @@ impl Kind for PrincipalView {
     const KIND: &'static str = "Principal";
 }
 
-/// Status of a principal.
+/// Roles of a principal, and the end of its token.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct PrincipalStatus {
@@ -42,7 +42,7 @@ pub struct PrincipalStatus {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct GrantView {
-    /// The role.
+    /// Role that is granted.
     pub role: Role,
     /// Namespaces; empty: all.
     #[serde(default)]

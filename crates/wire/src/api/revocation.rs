@@ -5,7 +5,7 @@ use utoipa::ToSchema;
 
 use super::{Kind, Metadata, Timestamp};
 
-/// A revocation.
+/// A revocation as the control API shows it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct RevocationView {
@@ -17,7 +17,7 @@ pub struct RevocationView {
     pub metadata: Metadata,
     /// Certificates that it is about.
     pub spec: RevocationSpec,
-    /// Current status.
+    /// Time and end of the revocation.
     pub status: RevocationStatus,
 }
 
@@ -40,14 +40,14 @@ pub struct RevocationSpec {
     pub reason: String,
 }
 
-/// Status of a revocation.
+/// Time and end of a revocation.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct RevocationStatus {
     /// Name of the principal that revoked, as in the audit log; `anybody` where the server asked for no token and no certificate was
     /// shown.
     pub created_by: String,
-    /// Time of the revocation.
+    /// Time of the revocation: certificates of a node from earlier times are refused.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub created_at: Option<Timestamp>,
     /// Time at which it goes, because the certificates have ended.
@@ -55,7 +55,7 @@ pub struct RevocationStatus {
     pub until: Option<Timestamp>,
 }
 
-/// A revocation to be made.
+/// Body of a request to revoke certificates.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct NewRevocation {

@@ -27,13 +27,13 @@ impl Kind for RolloutHistory {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct PastGeneration {
-    /// Number of the generation.
+    /// Number of the generation that was replaced.
     pub generation: u64,
-    /// The revision that it wanted.
+    /// Id of the revision that its spec asked for.
     pub revision: String,
     /// Source that had declared it.
     pub origin: String,
-    /// Time at which it was replaced.
+    /// Time at which a later generation took its place.
     pub replaced_at: Timestamp,
     /// Its manifest, to be applied again as it is.
     #[schema(value_type = Object)]

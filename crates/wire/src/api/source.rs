@@ -7,7 +7,7 @@ use utoipa::ToSchema;
 
 use super::{Kind, Metadata, Timestamp};
 
-/// A source of deployments.
+/// A source of deployments as the control API shows it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct SourceView {
@@ -17,9 +17,9 @@ pub struct SourceView {
     pub kind: String,
     /// Named as in the configuration.
     pub metadata: Metadata,
-    /// Its settings.
+    /// Kind and place, by configuration.
     pub spec: SourceSpec,
-    /// Its status.
+    /// State and revisions now.
     pub status: SourceStatus,
 }
 
@@ -27,7 +27,7 @@ impl Kind for SourceView {
     const KIND: &'static str = "Source";
 }
 
-/// The settings of a source.
+/// Kind and place of a source.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct SourceSpec {
@@ -37,7 +37,7 @@ pub struct SourceSpec {
     pub location: String,
 }
 
-/// The status of a source.
+/// State of a source, and the revisions that it has seen.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct SourceStatus {
@@ -55,7 +55,7 @@ pub struct SourceStatus {
     /// When it came into force.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub applied_at: Option<Timestamp>,
-    /// Deployments that it wants.
+    /// Deployments that its applied revision declares.
     pub deployments: u64,
     /// Deployments that it wants without a replica.
     pub disabled: u64,
@@ -65,7 +65,7 @@ pub struct SourceStatus {
     /// When the source was last read, with success.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub checked_at: Option<Timestamp>,
-    /// When it is read next.
+    /// Time at which it is read next; absent: no reading is planned.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub next_check: Option<Timestamp>,
     /// Everything that is wrong; several lines.
@@ -101,7 +101,7 @@ pub struct StuckDeployments {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct RefusedRevision {
-    /// The revision.
+    /// The revision: a commit, or a digest of the content.
     pub commit: String,
     /// The verdict: `unpinned-ref`.
     pub outcome: String,
@@ -110,15 +110,15 @@ pub struct RefusedRevision {
     pub validated_again: Option<Timestamp>,
 }
 
-/// A circuit breaker.
+/// A circuit breaker towards a dependency of a source.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct SourceBreaker {
-    /// Dependency, by host.
+    /// Host of the dependency.
     pub dependency: String,
     /// `closed`, `half-open` or `open`.
     pub state: String,
-    /// Failures in a row.
+    /// Failures since the last success.
     pub failures: u32,
     /// Time of the next trial after a failure.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -135,7 +135,7 @@ pub struct SecretView {
     pub kind: String,
     /// Name as `WORKER/NAME`.
     pub metadata: Metadata,
-    /// Current status.
+    /// Backend, set and problem now.
     pub status: SecretStatus,
 }
 
@@ -143,13 +143,13 @@ impl Kind for SecretView {
     const KIND: &'static str = "Secret";
 }
 
-/// Status of a secret.
+/// Backend, set and problem of a secret.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct SecretStatus {
-    /// Worker that uses it.
+    /// Name of the worker that gets it.
     pub worker: String,
-    /// Name of the secret.
+    /// Name of the secret, unique for the worker.
     pub name: String,
     /// `s3_credentials`, `git_token` and so on; empty where not even that can be read.
     #[serde(rename = "type")]
@@ -168,7 +168,7 @@ pub struct SecretStatus {
     /// Time of expiry.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub expires_at: Option<Timestamp>,
-    /// Current problem.
+    /// Current problem, with what was done about it; absent: there is none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub problem: Option<String>,
 }

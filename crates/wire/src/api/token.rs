@@ -19,7 +19,7 @@ pub struct TokenView {
     pub metadata: Metadata,
     /// Rights of its holder.
     pub spec: TokenSpec,
-    /// Current status.
+    /// Creation, end and last use.
     pub status: TokenStatus,
 }
 
@@ -31,7 +31,7 @@ impl Kind for TokenView {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct TokenSpec {
-    /// The role.
+    /// Role that is granted.
     pub role: Role,
     /// Namespaces where it holds; empty: all.
     #[serde(default)]
@@ -79,7 +79,7 @@ impl From<UseLimits> for TokenLimits {
     }
 }
 
-/// Status of a token.
+/// Creation, end and last use of a token.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct TokenStatus {
@@ -99,7 +99,7 @@ pub struct TokenStatus {
     pub expired: bool,
 }
 
-/// A token to be made.
+/// Body of a request for a token.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct NewToken {
@@ -114,7 +114,7 @@ pub struct NewToken {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct CreatedToken {
-    /// The token.
+    /// The token as lists show it.
     pub token: TokenView,
     /// The whole token, to be sent as `Authorization: Bearer SECRET`.
     pub secret: String,

@@ -5,7 +5,7 @@ use utoipa::ToSchema;
 
 use super::{Kind, Memory, Timestamp};
 
-/// Current activity.
+/// Activity of all models at one moment, and its rates over a window.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct TopView {
@@ -32,13 +32,13 @@ impl Kind for TopView {
     const KIND: &'static str = "Top";
 }
 
-/// Activity of one model.
+/// Activity of one model, summed over all gateways.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ModelTop {
-    /// Deployment name.
+    /// Name of the deployment.
     pub deployment: String,
-    /// Its phase in one word.
+    /// The deployment's phase in one word.
     pub phase: String,
     /// Number of ready replicas.
     pub ready: u32,
@@ -52,11 +52,11 @@ pub struct ModelTop {
     pub failures: u64,
     /// Requests that found nothing ready, since the start.
     pub misses: u64,
-    /// Requests per second in the window.
+    /// Requests per second, averaged over the window.
     pub requests_per_second: f64,
-    /// Failures per second in the window.
+    /// Failures per second, averaged over the window.
     pub failures_per_second: f64,
-    /// Misses per second in the window.
+    /// Misses per second, averaged over the window.
     pub misses_per_second: f64,
     /// Latency of requests in the window; absent when there was none.
     #[serde(skip_serializing_if = "Option::is_none")]

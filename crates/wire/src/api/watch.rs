@@ -5,7 +5,7 @@ use utoipa::ToSchema;
 
 use super::{DeploymentView, ErrorInfo, EventView};
 
-/// Change of a resource.
+/// One line of a watch of deployments.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(tag = "type", content = "object", rename_all = "UPPERCASE")]
 pub enum WatchEvent {
@@ -25,16 +25,16 @@ pub enum WatchEvent {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(tag = "type", content = "object", rename_all = "UPPERCASE")]
 pub enum EventWatch {
-    /// New event.
+    /// An event: those that are kept come first, then new ones.
     Added(Box<EventView>),
     /// End of the watch.
     Error(ErrorInfo),
 }
 
-/// Position of a watch.
+/// Position of a watch, from which it can be resumed.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Bookmark {
-    /// Version to resume from.
+    /// Version to send as `resourceVersion` when the watch is begun again.
     pub resource_version: String,
 }

@@ -19,7 +19,7 @@ use super::{
 /// Worker whose reports arrive on a stream, as its first message said.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Reporter {
-    /// Name of the worker.
+    /// Name of the worker, which its certificate allows.
     pub worker: WorkerId,
     /// Start of its process, as a number.
     pub incarnation: u64,
@@ -264,12 +264,12 @@ fn ready_to(ready: &Ready) -> v1::Ready {
 }
 
 fn deaths_to(deaths: &Deaths) -> v1::Deaths {
-    let Deaths { count, in_a_row, at, how, again_at } = deaths;
+    let Deaths { count, in_a_row, at, cause, again_at } = deaths;
     v1::Deaths {
         count: *count,
         in_a_row: *in_a_row,
         at: at.0,
-        how: how.clone(),
+        how: cause.clone(),
         back: again_at.is_none(),
         again_at: again_at.map(|at| at.0),
     }
@@ -279,7 +279,7 @@ fn deaths_of(deaths: v1::Deaths) -> Deaths {
     let v1::Deaths { count, in_a_row, at, how, back, again_at } = deaths;
     // An earlier version does not say when.
     let again_at = (!back).then(|| Time(again_at.unwrap_or(at)));
-    Deaths { count, in_a_row, at: Time(at), how, again_at }
+    Deaths { count, in_a_row, at: Time(at), cause: how, again_at }
 }
 
 fn ready_of(ready: v1::Ready) -> Ready {

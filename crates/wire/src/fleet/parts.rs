@@ -18,7 +18,7 @@ const MOST_PARTS: u32 = 4_096;
 
 /// A change that goes over the wire in parts.
 pub trait InParts: Sized {
-    /// A part of it.
+    /// The message of one part.
     type Part: Message + Default;
     /// Information that the receiver already has, so that the parts do not repeat it.
     type Context;
@@ -42,7 +42,7 @@ pub trait InParts: Sized {
 pub struct OutOfOrder {
     /// The number that should have come.
     pub expected: u32,
-    /// The one that came.
+    /// The number that came.
     pub found: u32,
 }
 

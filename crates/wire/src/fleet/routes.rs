@@ -22,7 +22,7 @@ pub const MOST_DEMANDS: usize = 8_192;
 /// converted to know whether it goes into a part: which bytes it takes depends on who else is in it.
 const NUMBERS: usize = 112;
 
-/// The same of one revision in it.
+/// The same bound for one revision in the route.
 const REVISION: usize = 96;
 
 impl InParts for RouteChange {

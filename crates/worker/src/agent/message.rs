@@ -25,91 +25,91 @@ pub enum Event {
     Assigned(AssignmentChange),
     /// Getting a card ready came to this.
     Preparing {
-        /// The replica.
+        /// The replica's revision: its key on this worker.
         revision: RevisionId,
-        /// Of the effect.
+        /// Ticket of the [`Effect`] that this answers.
         ticket: u64,
         /// The part that is being made.
         step: Preparing,
     },
     /// The preparations of a card's model beside its artifact have ended.
     Prepared {
-        /// The replica.
+        /// The replica's revision: its key on this worker.
         revision: RevisionId,
-        /// Of the effect.
+        /// Ticket of the [`Effect`] that this answers.
         ticket: u64,
-        /// The reason why it is not.
+        /// `Err`: the reason why something is missing.
         result: Result<(), Miss>,
         /// The dependencies that were asked, and `true` for those that answered.
         outcomes: Vec<(Dependency, bool)>,
     },
     /// A fetch got further.
     Progress {
-        /// The replica.
+        /// The replica's revision: its key on this worker.
         revision: RevisionId,
-        /// Of the effect.
+        /// Ticket of the [`Effect`] that this answers.
         ticket: u64,
         /// Bytes that are here.
         done: ByteSize,
         /// Bytes in all, once known.
         total: Option<ByteSize>,
     },
-    /// A fetch ended.
+    /// Answers [`Effect::Fetch`], once.
     Fetched {
-        /// The replica.
+        /// The replica's revision: its key on this worker.
         revision: RevisionId,
-        /// Of the effect.
+        /// Ticket of the [`Effect`] that this answers.
         ticket: u64,
-        /// The artifact, or why not.
+        /// The artifact on this machine, or the reason why it could not be fetched.
         result: Result<Artifact, Fault>,
     },
-    /// A load ended.
+    /// Answers [`Effect::Load`], once, also after [`Effect::GiveUp`].
     Loaded {
-        /// The replica.
+        /// The replica's revision: its key on this worker.
         revision: RevisionId,
-        /// Of the effect.
+        /// Ticket of the [`Effect`] that this answers.
         ticket: u64,
         /// The loaded model, or the failure.
         result: Result<Facts, Fault>,
     },
-    /// A validation inference ended.
+    /// Answers [`Effect::Validate`], once.
     Validated {
-        /// The replica.
+        /// The replica's revision: its key on this worker.
         revision: RevisionId,
-        /// Of the effect.
+        /// Ticket of the [`Effect`] that this answers.
         ticket: u64,
         /// Facts of the model after it, or the cause that it did not pass.
         result: Result<Validated, Fault>,
     },
     /// The health of the model of a ready replica.
     Health {
-        /// The replica.
+        /// The replica's revision: its key on this worker.
         revision: RevisionId,
         /// Its memory, and how its process died.
         health: Health,
     },
     /// The runtime has lost the model of a ready replica: it is to be loaded again.
     Lost {
-        /// The replica.
+        /// The replica's revision: its key on this worker.
         revision: RevisionId,
-        /// The reason.
+        /// The reason that the runtime gives, from [`Health::lost`].
         fault: Fault,
     },
     /// A draining replica still has requests in flight.
     Draining {
-        /// The replica.
+        /// The replica's revision: its key on this worker.
         revision: RevisionId,
-        /// The requests in flight.
+        /// Requests that were begun and are not answered yet.
         in_flight: u32,
     },
     /// A draining replica has none any more, or its time is up.
     Drained {
-        /// The replica.
+        /// The replica's revision: its key on this worker.
         revision: RevisionId,
     },
     /// The memory of a replica is free.
     Unloaded {
-        /// The replica.
+        /// The replica's revision: its key on this worker.
         revision: RevisionId,
     },
     /// The time that [`Agent::wake_at`] asked for has come.
@@ -133,32 +133,32 @@ pub enum Event {
 pub enum Effect {
     /// Make what a card's model needs beside its artifact; answer with [`Event::Preparing`] and [`Event::Prepared`].
     Prepare {
-        /// The revision.
+        /// The whole revision, whose id is the replica's key.
         revision: Arc<Revision>,
-        /// For the answer.
+        /// Ticket to repeat in the answer; the number of the replica's attempt.
         ticket: u64,
         /// The dependencies that must not be asked: use what is here.
         blocked: BlockedDependencies,
     },
     /// Fetch the artifact; answer with [`Event::Progress`] and [`Event::Fetched`].
     Fetch {
-        /// The revision.
+        /// The whole revision, whose id is the replica's key.
         revision: Arc<Revision>,
-        /// For the answer.
+        /// Ticket to repeat in the answer; the number of the replica's attempt.
         ticket: u64,
     },
     /// Stop preparing and fetching if that is under way, and let go of its artifact: it is gone. No answer is needed.
     Forget {
-        /// The replica.
+        /// The replica's revision: its key on this worker.
         revision: RevisionId,
     },
-    /// Load it; answer with [`Event::Loaded`].
+    /// Load the model into its runtime, or share it; answer with [`Event::Loaded`].
     Load {
-        /// The revision.
+        /// The whole revision, whose id is the replica's key.
         revision: Arc<Revision>,
-        /// For the answer.
+        /// Ticket to repeat in the answer; the number of the replica's attempt.
         ticket: u64,
-        /// The fetched artifact.
+        /// The artifact that [`Event::Fetched`] brought.
         artifact: Artifact,
         /// The settings by which it will be served.
         serving: Arc<Serving>,
@@ -169,44 +169,44 @@ pub enum Effect {
     },
     /// End its load, where the engine can do that. No answer is needed but that of the load, whatever becomes of it.
     GiveUp {
-        /// The replica.
+        /// The replica's revision: its key on this worker.
         revision: RevisionId,
     },
     /// Run the validation inference; answer with [`Event::Validated`].
     Validate {
-        /// The replica.
+        /// The replica's revision: its key on this worker.
         revision: RevisionId,
-        /// For the answer.
+        /// Ticket to repeat in the answer; the number of the replica's attempt.
         ticket: u64,
-        /// With its warm-up.
+        /// Settings of the deployment, of which the warm-up counts here.
         serving: Arc<Serving>,
     },
     /// Make it callable, served like this.
     Announce {
-        /// The replica.
+        /// The replica's revision: its key on this worker.
         revision: RevisionId,
         /// Limits and batching.
         serving: Arc<Serving>,
     },
     /// Serve it differently from now on.
     Reconfigure {
-        /// The replica.
+        /// The replica's revision: its key on this worker.
         revision: RevisionId,
         /// Limits and batching.
         serving: Arc<Serving>,
     },
     /// Take no new request; answer with [`Event::Drained`] after the last one, or when the time is up.
     Drain {
-        /// The replica.
+        /// The replica's revision: its key on this worker.
         revision: RevisionId,
-        /// The time for it.
+        /// The longest wait for requests in flight.
         timeout: Duration,
     },
     /// Free its memory; answer with [`Event::Unloaded`].
     Unload {
-        /// The replica.
+        /// The replica's revision: its key on this worker.
         revision: RevisionId,
     },
-    /// Tell the controller.
+    /// Send the controller the changes since the last report; one that finds no controller may be joined with later ones.
     Report(InventoryChange),
 }

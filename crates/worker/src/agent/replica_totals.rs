@@ -20,11 +20,11 @@ pub(super) type Replicas = BTreeMap<RevisionId, Replica>;
 pub struct Counts {
     /// In memory: ready or draining.
     pub loaded: u32,
-    /// Ready.
+    /// Ready, those in `restarting` included.
     pub ready: u32,
     /// Ready, though their process is being started again.
     pub restarting: u32,
-    /// Failed or refused.
+    /// Failed, or refused for want of memory.
     pub failed: u32,
 }
 
@@ -67,7 +67,7 @@ struct CountedReplica {
     slack: ByteSize,
 }
 
-/// The sums.
+/// Sums over all replicas of a worker, so that none of them needs a walk. [`recount`](Self::recount) keeps them.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct ReplicaTotals {
     counted: BTreeMap<RevisionId, CountedReplica>,

@@ -8,7 +8,7 @@ use super::{Agent, Effect, hosts};
 use crate::{
     fault::Fault,
     gpu::{self, AssignedDevices},
-    order::{self, Busy, ModelKey, NextStep, SharedLoad, Start, WaitingReplica},
+    order::{self, Action, Busy, ModelKey, NextStep, SharedLoad, WaitingReplica},
     prepare::BlockedDependencies,
     replica::{Input, Replica, State},
 };
@@ -23,12 +23,12 @@ impl Agent {
             return;
         }
         let mut lacking = Vec::new();
-        for start in order::next(waiting, busy, &self.limits()) {
-            match start {
-                Start::Prepare(revision) => self.start_prepare(&revision, now, effects),
-                Start::Fetch(revision) => self.start_fetch(&revision, now, effects),
-                Start::Load(revision) => self.start_load(&revision, now, effects),
-                Start::Refuse { revision, need, free } => {
+        for action in order::next(waiting, busy, &self.limits()) {
+            match action {
+                Action::Prepare(revision) => self.start_prepare(&revision, now, effects),
+                Action::Fetch(revision) => self.start_fetch(&revision, now, effects),
+                Action::Load(revision) => self.start_load(&revision, now, effects),
+                Action::Refuse { revision, need, free } => {
                     if let Some(refusal) = self.lacks_memory(&revision, need, free, now) {
                         self.step(&revision, refusal, now, effects);
                     }

@@ -9,7 +9,7 @@
 //! Everything that lies in it counts, downloads under way and broken ones too; broken ones go first. Files that are
 //! being fetched or loaded are pinned and stay; a download for which there is no room beside them fails.
 
-mod stock;
+mod index;
 
 use std::{
     io,
@@ -22,8 +22,8 @@ use berth_spec::{ByteSize, Digest, FailureCategory};
 use fs_err::File;
 use serde::{Deserialize, Serialize};
 
-pub use self::stock::Pin;
-use self::stock::{CachedFile, Evicted, Stock, leftover};
+pub use self::index::Pin;
+use self::index::{CacheIndex, CachedFile, Eviction, leftover};
 use super::{Artifact, Source, partial};
 use crate::{fault::Fault, metrics::CacheMetrics};
 
@@ -32,18 +32,18 @@ use crate::{fault::Fault, metrics::CacheMetrics};
 pub(super) struct ContentRecord {
     /// The store's word for the content, if it gives one.
     pub(super) etag: Option<String>,
-    /// The content.
+    /// Digest of the content, by which the cache has its file.
     pub(super) digest: Digest,
     /// Its size in bytes.
     pub(super) size: u64,
 }
 
-/// The cache. Cheap to clone.
+/// The artifact cache on disk: fetched files by digest, up to a bound in bytes. Clones share it.
 #[derive(Clone)]
 pub(super) struct Cache {
     root: PathBuf,
     bound: ByteSize,
-    state: Arc<Mutex<Stock>>,
+    state: Arc<Mutex<CacheIndex>>,
     metrics: CacheMetrics,
 }
 
@@ -87,7 +87,7 @@ impl Cache {
         for dir in ["sha256", "partial", "known", "folders"] {
             fs_err::create_dir_all(root.join(dir))?;
         }
-        let mut state = Stock::default();
+        let mut state = CacheIndex::default();
         state.find_left(&root.join("partial"))?;
         state.find_files(&root.join("sha256"))?;
         let cache = Self { root, bound, state: Arc::new(Mutex::new(state)), metrics };
@@ -149,8 +149,8 @@ impl Cache {
         for gone in evicted {
             // Gone by hand is gone too.
             let _ = match gone {
-                Evicted::Partial(key) => partial::remove(&self.partial(&key)),
-                Evicted::File(digest) => {
+                Eviction::Partial(key) => partial::remove(&self.partial(&key)),
+                Eviction::File(digest) => {
                     tracing::info!(event = "artifact_evicted", digest = digest.short(), reason = "cache_bound");
                     self.metrics.evictions.inc();
                     fs_err::remove_file(self.path(&digest))
@@ -250,7 +250,7 @@ impl Cache {
         self.metrics.files.set(i64::try_from(files).unwrap_or(i64::MAX));
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, Stock> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, CacheIndex> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

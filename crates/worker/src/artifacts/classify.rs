@@ -9,7 +9,7 @@ use super::location::{Kind, Location};
 use crate::fault::Fault;
 
 /// The longest text from a store that is passed on, in characters: some answer with a page.
-const LONGEST: usize = 300;
+const MAX_TEXT_CHARS: usize = 300;
 
 /// The fault that an error of the store behind `location` is, named and with a remedy.
 pub(super) fn classify(error: &Error, location: &Location) -> Fault {
@@ -86,7 +86,7 @@ fn reason(error: &Error, location: &Location) -> String {
         line.split(" (os error").next().unwrap_or_default().to_owned()
     };
     let said = location.redact(said.trim_end_matches('.'));
-    match said.char_indices().nth(LONGEST) {
+    match said.char_indices().nth(MAX_TEXT_CHARS) {
         Some((end, _)) => format!("{}…", &said[..end]),
         None => said,
     }

@@ -67,7 +67,7 @@ impl From<Fault> for DownloadError {
     }
 }
 
-/// One download.
+/// The download of one object into the cache, which goes on with what an earlier one left.
 pub(super) struct Download<'a> {
     pub(super) location: &'a Location,
     pub(super) store: Arc<dyn ObjectStore>,

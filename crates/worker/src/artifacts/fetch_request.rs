@@ -7,14 +7,14 @@ use berth_spec::{DeploymentName, Digest, FailureCategory, ModelFormat, Revision}
 use super::location::Location;
 use crate::fault::Fault;
 
-/// Something that is to be fetched.
+/// A location to fetch, the digest to check it against, and the deployment that it is for.
 #[derive(Debug, Clone)]
 pub struct FetchRequest {
-    /// Its place.
+    /// URI of the file or folder, as its author wrote it.
     pub uri: String,
     /// The expected digest of its bytes, if that is known.
     pub digest: Option<Digest>,
-    /// For which deployment.
+    /// The deployment that it is for, in the log.
     pub deployment: DeploymentName,
     /// The command that wants it, in the log.
     pub correlation: Option<String>,
@@ -28,7 +28,7 @@ pub struct FetchRequest {
 const MANIFEST: (&str, &str) = ("spec.model.uri", "spec.model.sha256");
 
 impl FetchRequest {
-    /// The artifact of a revision.
+    /// The request for a revision's artifact, with the names that its fields have in a manifest or a card.
     #[must_use]
     pub fn artifact_of(revision: &Revision, correlation: Option<String>) -> Self {
         let fields = match revision.card {

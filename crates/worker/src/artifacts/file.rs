@@ -20,7 +20,7 @@ use super::{
 };
 use crate::fault::Fault;
 
-/// Finds and checks the file.
+/// Hashes a file or folder of this machine where it lies; nothing is copied.
 pub(super) async fn check(
     cache: &Cache,
     location: &Location,

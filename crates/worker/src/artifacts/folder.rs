@@ -86,7 +86,7 @@ fn not_listed(error: &object_store::Error, location: &Location) -> Fault {
     Fault::new(FailureCategory::InvalidModel, message)
 }
 
-/// The digest of a folder with these files.
+/// The digest of a folder: SHA-256 of the lines `DIGEST  PATH` of its files, sorted by path.
 pub(super) fn digest_of<'a>(files: impl IntoIterator<Item = (&'a str, Digest)>) -> Digest {
     let sorted: BTreeMap<&str, Digest> = files.into_iter().collect();
     let mut hasher = Hasher::new();
@@ -96,7 +96,7 @@ pub(super) fn digest_of<'a>(files: impl IntoIterator<Item = (&'a str, Digest)>) 
     hasher.finish()
 }
 
-/// The location of one file of a folder.
+/// The URI of one file of a folder, from the folder's declared URI.
 pub(super) fn uri_of(folder: &Location, path: &str) -> String {
     let mut url = folder.declared().clone();
     let inside = path.replace('%', "%25");

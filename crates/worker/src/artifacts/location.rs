@@ -28,14 +28,14 @@ const AZURE: [&str; 2] = ["blob.core.windows.net", "dfs.core.windows.net"];
 /// Schemes of locations, as people write them.
 const SCHEMES: &str = "file, http, https, s3, gs, az, storage, pvc";
 
-/// A parsed location.
+/// The location of an artifact, parsed from its URI.
 #[derive(Debug, Clone)]
 pub(super) struct Location {
     pub(super) url: Url,
     pub(super) kind: Kind,
     /// The name and type of the secret that opens its store, if the controller handed one out.
     pub(super) secret: Option<String>,
-    /// The storage of its own.
+    /// The storage whose credentials open its store; `None`: those of the worker's environment, or the secret, do.
     pub(super) storage: Option<Arc<Storage>>,
     /// The location as it was declared, where a storage or volume stood in it.
     pub(super) written: Option<Url>,
@@ -69,7 +69,7 @@ impl Location {
         Ok(Self { url, kind, secret: None, storage: None, written: None })
     }
 
-    /// The path of a `file:` location.
+    /// The path of a `file:` location; `None` of any other.
     pub(super) fn path(&self) -> Option<PathBuf> {
         (self.kind == Kind::File).then(|| self.url.to_file_path().ok()).flatten()
     }
@@ -79,7 +79,7 @@ impl Location {
         self.kind != Kind::File && self.url.path().ends_with('/')
     }
 
-    /// The location as it was declared.
+    /// The location as its author wrote it, with the name of a storage or volume.
     pub(super) fn declared(&self) -> &Url {
         self.written.as_ref().unwrap_or(&self.url)
     }

@@ -13,7 +13,7 @@ use crate::fault::Fault;
 const WINDOW: Duration = Duration::from_secs(300);
 
 /// The bytes that must come in a window, 3.5 kB/s: the worst lines that people do use are faster.
-const LEAST: u64 = 1 << 20;
+const MIN_WINDOW_BYTES: u64 = 1 << 20;
 
 /// Waits for `fetch` while its progress keeps up.
 pub(super) async fn keep<T>(
@@ -30,7 +30,7 @@ pub(super) async fn keep<T>(
             () = sleep(WINDOW) => {}
         }
         let came = progress.fetched() - before;
-        if came < LEAST {
+        if came < MIN_WINDOW_BYTES {
             let (shown, seconds) = (location.shown(), WINDOW.as_secs());
             let message = format!(
                 "could not fetch {shown}: {came} bytes came in {seconds} s: check the server and the line to it"

@@ -106,12 +106,12 @@ impl Partial {
         self.size - self.missing.iter().map(|&index| self.bounds(index).end - self.bounds(index).start).sum::<u64>()
     }
 
-    /// The bytes of a range.
+    /// The first and last byte (excluded) of the range with this number; the last range is shorter.
     pub(super) fn bounds(&self, index: u64) -> std::ops::Range<u64> {
         index * RANGE..((index + 1) * RANGE).min(self.size)
     }
 
-    /// Blocks.
+    /// Writes bytes of the object at their offset. Blocks.
     pub(super) fn write(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
         self.file.file().write_all_at(bytes, offset)
     }

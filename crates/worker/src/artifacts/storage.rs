@@ -29,7 +29,7 @@ pub const VOLUMES: &str = "/pvc_mounts";
 /// The entry that stands for no name.
 const DEFAULT: &str = "default";
 
-/// Settings of storages.
+/// The declaration of the storages that models name, and the folder of their volumes.
 #[derive(Debug, Clone)]
 pub struct StorageSettings {
     /// The Secret: its manifest, or a folder with a file per entry, as Kubernetes mounts it.

@@ -42,7 +42,7 @@ const READ_TIMEOUT: Duration = Duration::from_secs(30);
 /// The most stores that stay open: more buckets than a worker uses at once.
 const MOST_OPEN: usize = 1_000;
 
-/// Opens stores.
+/// Opens object stores and web servers for locations, and keeps them open for later fetches.
 #[derive(Debug)]
 pub(super) struct Stores {
     /// `AWS_*`, `GOOGLE_*`, `AZURE_*`.

@@ -5,7 +5,7 @@ use std::{os::unix::fs::MetadataExt as _, path::Path, time::Duration};
 use super::kill;
 
 /// The beginning of the names of groups.
-const NAMED: &str = "berth-process-";
+const GROUP_PREFIX: &str = "berth-process-";
 
 /// The age at which a group of a maker in another process namespace is taken for forgotten if no process is in it: whoever makes
 /// a group starts a process in it at once.
@@ -28,12 +28,12 @@ impl Maker {
 
     /// The name of its nth group.
     pub(super) fn name(self, number: u64) -> String {
-        format!("{NAMED}{}-{}-{number}", self.namespace, self.process)
+        format!("{GROUP_PREFIX}{}-{}-{number}", self.namespace, self.process)
     }
 
     /// The maker of the group with this name.
     fn of(name: &str) -> Option<Self> {
-        let mut parts = name.strip_prefix(NAMED)?.splitn(3, '-').map(str::parse::<u64>);
+        let mut parts = name.strip_prefix(GROUP_PREFIX)?.splitn(3, '-').map(str::parse::<u64>);
         let (namespace, process) = (parts.next()?.ok()?, parts.next()?.ok()?);
         parts.next()?.ok().and_then(|_| Some(Self { namespace, process: process.try_into().ok()? }))
     }

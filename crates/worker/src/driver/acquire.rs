@@ -14,7 +14,7 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    effects::{Completion, EffectRunner, ReplicaResources, Retained, complete},
+    effects::{Completion, DriverUpdate, EffectRunner, ReplicaResources, complete},
     telemetry::millis,
 };
 use crate::{
@@ -57,7 +57,7 @@ impl EffectRunner {
             };
             let (size, count) = preparer.environments();
             metrics.environments(size, count);
-            let (retained, result) = match result {
+            let (update, result) = match result {
                 Ok(prepared) => {
                     metrics.phase("prepare", millis(begun.elapsed()));
                     tracing::debug!(
@@ -67,11 +67,11 @@ impl EffectRunner {
                         correlation_id,
                         duration_ms = millis(begun.elapsed()),
                     );
-                    (Retained::PreparedModel(id.clone(), ticket, prepared), Ok(()))
+                    (DriverUpdate::PreparedModel(id.clone(), ticket, prepared), Ok(()))
                 }
-                Err(miss) => (Retained::Nothing, Err(miss)),
+                Err(miss) => (DriverUpdate::Nothing, Err(miss)),
             };
-            complete(&completions, Event::Prepared { revision: id, ticket, result, outcomes }, retained).await;
+            complete(&completions, Event::Prepared { revision: id, ticket, result, outcomes }, update).await;
         });
     }
 
@@ -103,18 +103,18 @@ impl EffectRunner {
         self.tasks.spawn(async move {
             if let Some(artifact) = opaque {
                 let fetched = Event::Fetched { revision: id, ticket, result: Ok(artifact) };
-                return complete(&completions, fetched, Retained::Nothing).await;
+                return complete(&completions, fetched, DriverUpdate::Nothing).await;
             }
             let listener = progress(&completions, &id, ticket);
             let fetched = tokio::select! {
                 fetched = all(&artifacts, &request, config.as_ref(), listener) => fetched,
                 () = cancel.cancelled() => return,
             };
-            let (retained, result) = match fetched {
-                Ok((artifact, fetched)) => (Retained::Fetched(id.clone(), ticket, fetched), Ok(artifact)),
-                Err(fault) => (Retained::Nothing, Err(fault)),
+            let (update, result) = match fetched {
+                Ok((artifact, fetched)) => (DriverUpdate::Fetched(id.clone(), ticket, fetched), Ok(artifact)),
+                Err(fault) => (DriverUpdate::Nothing, Err(fault)),
             };
-            complete(&completions, Event::Fetched { revision: id, ticket, result }, retained).await;
+            complete(&completions, Event::Fetched { revision: id, ticket, result }, update).await;
         });
     }
 

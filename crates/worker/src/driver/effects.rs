@@ -34,18 +34,18 @@ use crate::{
 /// The result of an effect: an event for the agent, and what the driver retains.
 pub(super) struct Completion {
     event: Event,
-    retained: Retained,
+    update: DriverUpdate,
 }
 
 impl Completion {
     /// A completion that retains nothing.
     pub(super) fn of(event: Event) -> Self {
-        Self { event, retained: Retained::Nothing }
+        Self { event, update: DriverUpdate::Nothing }
     }
 }
 
 /// Results that stay with the driver.
-pub(super) enum Retained {
+pub(super) enum DriverUpdate {
     Nothing,
     /// A card's code and environment.
     PreparedModel(RevisionId, u64, PreparedModel),
@@ -56,13 +56,13 @@ pub(super) enum Retained {
     Cut(u32),
 }
 
-/// The driver's part of one replica.
+/// All that the driver holds for one replica: its tasks, artifact, model and place in the gateway.
 #[derive(Default)]
 pub(super) struct ReplicaResources {
     pub(super) ticket: u64,
     /// The version name that clients see.
     pub(super) version: String,
-    /// The runtime that loads its model.
+    /// Name of the runtime that loads its model.
     pub(super) runtime: String,
     pub(super) begun: Option<Instant>,
     pub(super) fetching: Option<Instant>,
@@ -181,20 +181,20 @@ impl EffectRunner {
 
     /// Stores what the completion retains and returns its event for the agent.
     pub(super) fn absorb(&mut self, completion: Completion) -> Event {
-        match completion.retained {
-            Retained::Nothing => {}
-            Retained::Cut(requests) => self.stopped.cut += requests as usize,
-            Retained::PreparedModel(revision, ticket, prepared) => {
+        match completion.update {
+            DriverUpdate::Nothing => {}
+            DriverUpdate::Cut(requests) => self.stopped.cut += requests as usize,
+            DriverUpdate::PreparedModel(revision, ticket, prepared) => {
                 if let Some(slot) = self.slots.get_mut(&revision).filter(|slot| slot.ticket == ticket) {
                     slot.prepared = Some(prepared);
                 }
             }
-            Retained::Fetched(revision, ticket, fetched) => {
+            DriverUpdate::Fetched(revision, ticket, fetched) => {
                 if let Some(slot) = self.slots.get_mut(&revision).filter(|slot| slot.ticket == ticket) {
                     slot.fetched = Some(fetched);
                 }
             }
-            Retained::Model(revision, model) => {
+            DriverUpdate::Model(revision, model) => {
                 let slot = self.slots.entry(revision).or_default();
                 slot.model = Some(model);
                 // The engine has read it.
@@ -230,7 +230,7 @@ impl EffectRunner {
     }
 }
 
-pub(super) async fn complete(completions: &mpsc::Sender<Completion>, event: Event, retained: Retained) {
+pub(super) async fn complete(completions: &mpsc::Sender<Completion>, event: Event, update: DriverUpdate) {
     // The receiver ends with the driver, and then nobody needs the result.
-    let _ = completions.send(Completion { event, retained }).await;
+    let _ = completions.send(Completion { event, update }).await;
 }

@@ -19,7 +19,7 @@ use crate::{
 
 /// The interval between looks at the load, and the shortest between reports: a thousand busy workers cost the
 /// controller 500 reports a second, and placement rests on fresh figures.
-const EVERY: Duration = Duration::from_secs(2);
+const SAMPLE_INTERVAL: Duration = Duration::from_secs(2);
 
 /// The longest time without a report, so that `berth get nodes` shows that the worker lives.
 const AT_LEAST_EVERY: Duration = Duration::from_secs(30);
@@ -36,11 +36,11 @@ const MEMORY_STEP: f64 = 0.02;
 
 /// The share of the machine's memory above which it is short. Nearer to 1, the kernel may end a process before anybody has
 /// seen the word; at 0.6, every machine that is put to use is called degraded.
-const SHORT: f64 = 0.8;
+const SHORT_ABOVE: f64 = 0.8;
 
-/// The share below which it is not short any more. Nearer to [`SHORT`], a machine at the edge changes its word, and what
+/// The share below which it is not short any more. Nearer to [`SHORT_ABOVE`], a machine at the edge changes its word, and what
 /// is written down of it, every few seconds; much lower, one that has recovered is called degraded for long.
-const ENOUGH: f64 = 0.75;
+const RECOVERED_BELOW: f64 = 0.75;
 
 /// The change of a count that is reported: ModelMesh's.
 const COUNT_STEP: u32 = 10;
@@ -85,7 +85,7 @@ impl Averages {
 impl LoadWatch {
     /// `memory`: what models may take.
     pub(super) fn new(memory: ByteSize, gpus: Gpus) -> Self {
-        let mut timer = tokio::time::interval_at(Instant::now() + EVERY, EVERY);
+        let mut timer = tokio::time::interval_at(Instant::now() + SAMPLE_INTERVAL, SAMPLE_INTERVAL);
         timer.set_missed_tick_behavior(MissedTickBehavior::Delay);
         Self {
             timer,
@@ -142,7 +142,7 @@ impl LoadWatch {
 
 /// True if memory is short where there is `all` of it; `was`: the answer so far.
 fn is_short(used: ByteSize, all: ByteSize, was: bool) -> bool {
-    let limit = if was { ENOUGH } else { SHORT };
+    let limit = if was { RECOVERED_BELOW } else { SHORT_ABOVE };
     used.0 as f64 > limit * all.0 as f64
 }
 
@@ -221,7 +221,7 @@ mod tests {
     #[test]
     fn averages_follow_slowly_and_begin_where_the_first_look_was() {
         let mut averages = Averages::default();
-        assert_eq!(averages.add(80.0, EVERY), [80.0, 80.0, 80.0]);
+        assert_eq!(averages.add(80.0, SAMPLE_INTERVAL), [80.0, 80.0, 80.0]);
         let [now, one, five] = averages.add(0.0, MINUTE);
         assert!(now == 0.0 && (29.0..30.0).contains(&one) && (65.0..66.0).contains(&five), "{one} {five}");
     }

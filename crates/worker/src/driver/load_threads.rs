@@ -30,11 +30,11 @@ const CANCEL_GRACE: Duration = Duration::from_secs(30);
 
 /// One piece of blocking work.
 pub(super) struct Job {
-    /// The runtime that does it.
+    /// Name of the runtime that does it, for which abandoned threads are counted.
     pub(super) runtime: String,
     /// Names it in messages: `loading`.
     pub(super) what: &'static str,
-    /// The time limit.
+    /// The time after which it is cancelled.
     pub(super) limit: Duration,
     /// Cancelled when the time is up.
     pub(super) cancel: CancellationToken,

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use berth_spec::{InventoryChange, Residency, RevisionId, Usage};
 
-/// At most one report.
+/// The report that waits for the controller; later ones are joined into it.
 #[derive(Debug, Default)]
 pub(super) struct Outbox {
     waiting: Option<InventoryChange>,

@@ -14,7 +14,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::{
     acquire::{Fetched, LoadDirs},
-    effects::{EffectRunner, Retained, complete},
+    effects::{DriverUpdate, EffectRunner, complete},
     load_threads::Job,
     telemetry::millis,
 };
@@ -92,14 +92,14 @@ impl EffectRunner {
                     format!("this worker has no runtime for {format}: see its log for what is missing"),
                 )),
             };
-            let (retained, result) = match loaded {
+            let (update, result) = match loaded {
                 Ok(loaded) => {
                     let facts = facts(&loaded);
-                    (Retained::Model(id.clone(), loaded.model), Ok(facts))
+                    (DriverUpdate::Model(id.clone(), loaded.model), Ok(facts))
                 }
-                Err(fault) => (Retained::Nothing, Err(fault)),
+                Err(fault) => (DriverUpdate::Nothing, Err(fault)),
             };
-            complete(&completions, Event::Loaded { revision: id, ticket, result }, retained).await;
+            complete(&completions, Event::Loaded { revision: id, ticket, result }, update).await;
         });
     }
 
@@ -115,16 +115,16 @@ impl EffectRunner {
             slot.model.clone_from(&model);
         }
         self.tasks.spawn(async move {
-            let (retained, result) = match model {
+            let (update, result) = match model {
                 Some(model) => {
                     let memory = ByteSize(model.statistics().memory);
                     let signature = model.known_signature();
                     let facts = Facts { memory, measured: true, signature, note: None, unvalidated: None };
-                    (Retained::Model(id.clone(), model), Ok(facts))
+                    (DriverUpdate::Model(id.clone(), model), Ok(facts))
                 }
-                None => (Retained::Nothing, Err(Fault::internal("the model to share is gone"))),
+                None => (DriverUpdate::Nothing, Err(Fault::internal("the model to share is gone"))),
             };
-            complete(&completions, Event::Loaded { revision: id, ticket, result }, retained).await;
+            complete(&completions, Event::Loaded { revision: id, ticket, result }, update).await;
         });
     }
 
@@ -159,7 +159,7 @@ impl EffectRunner {
                 }
                 None => Err(Fault::internal("the model to validate is gone")),
             };
-            complete(&completions, Event::Validated { revision: id, ticket, result }, Retained::Nothing).await;
+            complete(&completions, Event::Validated { revision: id, ticket, result }, DriverUpdate::Nothing).await;
         });
     }
 
@@ -204,9 +204,9 @@ impl EffectRunner {
                     let health = changes.borrow_and_update().clone();
                     if let Some(error) = health.lost {
                         let lost = Event::Lost { revision: revision.clone(), fault: error.into() };
-                        return complete(&completions, lost, Retained::Nothing).await;
+                        return complete(&completions, lost, DriverUpdate::Nothing).await;
                     }
-                    complete(&completions, Event::Health { revision: revision.clone(), health }, Retained::Nothing)
+                    complete(&completions, Event::Health { revision: revision.clone(), health }, DriverUpdate::Nothing)
                         .await;
                 }
             };

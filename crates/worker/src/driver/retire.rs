@@ -10,7 +10,7 @@ use berth_spec::RevisionId;
 use tokio::sync::mpsc;
 
 use super::{
-    effects::{Completion, EffectRunner, Retained, complete},
+    effects::{Completion, DriverUpdate, EffectRunner, complete},
     telemetry::millis,
 };
 use crate::{
@@ -39,7 +39,7 @@ impl EffectRunner {
             if cut > 0 {
                 tracing::warn!(event = "drain_timed_out", deployment_id = %id.deployment(), revision = %id, in_flight = cut);
             }
-            complete(&completions, Event::Drained { revision: id }, Retained::Cut(cut)).await;
+            complete(&completions, Event::Drained { revision: id }, DriverUpdate::Cut(cut)).await;
         });
     }
 
@@ -79,7 +79,7 @@ impl EffectRunner {
                 correlation_id,
                 duration_ms = millis(took),
             );
-            complete(&completions, Event::Unloaded { revision: id }, Retained::Nothing).await;
+            complete(&completions, Event::Unloaded { revision: id }, DriverUpdate::Nothing).await;
         });
     }
 }
@@ -95,7 +95,7 @@ async fn drained(
     loop {
         let in_flight = callable.in_flight();
         if in_flight > 0 {
-            complete(completions, Event::Draining { revision: id.clone(), in_flight }, Retained::Nothing).await;
+            complete(completions, Event::Draining { revision: id.clone(), in_flight }, DriverUpdate::Nothing).await;
         }
         let word = tokio::time::Instant::now() + DRAIN_WORD;
         tokio::select! {

@@ -21,7 +21,7 @@ impl EffectRunner {
     }
 }
 
-/// The counts of one replica.
+/// The counters of one replica at one look.
 pub(super) struct Count<'a> {
     pub(super) revision: &'a RevisionId,
     /// Since it became callable.

@@ -20,12 +20,12 @@ pub enum Refusal {
     Private,
     /// An address that no declaration opens: link-local, where clouds tell their credentials, or nobody's.
     Forbidden,
-    /// A port of the node itself.
+    /// A port of the node itself, which no declaration opens.
     OwnPort,
 }
 
 impl Refusal {
-    /// The word in metrics.
+    /// The word for it in metrics, one of [`Outcome::WORDS`](super::Outcome::WORDS).
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -37,7 +37,7 @@ impl Refusal {
     }
 }
 
-/// The hosts of one program.
+/// The hosts and ports that one program may connect to.
 #[derive(Debug)]
 pub struct Allowed {
     hosts: Vec<Destination>,

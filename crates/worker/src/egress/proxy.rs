@@ -30,18 +30,18 @@ const BUFFER: usize = 16 << 10;
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// The longest life of a connection: what a program forgets ends.
-const LONGEST: Duration = Duration::from_secs(3600);
+const MAX_CONNECTION_LIFE: Duration = Duration::from_secs(3600);
 
 /// Addresses of a name that are tried: both families, with one to spare in each.
 const TRIED: usize = 4;
 
 /// The pause after a failed accept: the node may be short of files for a moment.
-const PAUSE: Duration = Duration::from_millis(100);
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// The end of a request.
+/// The outcome of a program's request for a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome {
-    /// A host was connected to.
+    /// The host, or the proxy that it is behind, was connected to.
     Connected,
     /// The rules refuse it.
     Refused(Refusal),
@@ -51,12 +51,12 @@ pub enum Outcome {
     Unreachable,
     /// The program has as many connections as it may.
     Busy,
-    /// The request is none.
+    /// The bytes are no request of an HTTP or SOCKS5 proxy.
     Malformed,
 }
 
 impl Outcome {
-    /// All words in metrics.
+    /// Every value of [`as_str`](Self::as_str): their counters are there from the start.
     pub const WORDS: [&'static str; 9] = [
         "connected",
         "undeclared",
@@ -69,7 +69,7 @@ impl Outcome {
         "malformed",
     ];
 
-    /// The word in metrics.
+    /// The word for it in metrics; a refusal has one for its reason.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -96,7 +96,7 @@ pub trait Client: Send + Sync {
     fn upstream(&self, wanted: &Destination, tunnels: bool) -> Option<Upstream>;
 }
 
-/// The rules of one program.
+/// The rules of one program: its hosts, the connections that it may have at once, and the taker of outcomes.
 pub struct EgressPolicy {
     allowed: Allowed,
     connections: usize,
@@ -185,7 +185,7 @@ pub async fn serve(listener: TcpListener, policy: Arc<EgressPolicy>) {
     loop {
         while connections.try_join_next().is_some() {}
         let Ok((stream, _)) = listener.accept().await else {
-            tokio::time::sleep(PAUSE).await;
+            tokio::time::sleep(ACCEPT_PAUSE).await;
             continue;
         };
         let Ok(place) = Arc::clone(&room).try_acquire_owned() else {
@@ -196,7 +196,7 @@ pub async fn serve(listener: TcpListener, policy: Arc<EgressPolicy>) {
         connections.spawn(async move {
             let _place = place;
             // Either end may go at any time.
-            let _ = timeout(LONGEST, connection(stream, &policy)).await;
+            let _ = timeout(MAX_CONNECTION_LIFE, connection(stream, &policy)).await;
         });
     }
 }

@@ -9,27 +9,27 @@ use tokio::{
 };
 
 /// The most bytes of a request before its destination is known: as many as servers take for a head.
-const MOST: usize = 16 << 10;
+const MAX_HEAD_BYTES: usize = 16 << 10;
 
-/// A request for a connection.
+/// A program's request for a connection to a host.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct ProxyRequest {
     pub(super) destination: Destination,
     pub(super) method: ProxyMethod,
 }
 
-/// The protocol of a request.
+/// The way by which a program asks, and the bytes that have come for the host already.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum ProxyMethod {
     /// `CONNECT host:port`, and what came after it.
     Connect(Vec<u8>),
     /// `GET http://host/…`: the same as the host gets it.
     Forward(Vec<u8>),
-    /// SOCKS5.
+    /// SOCKS5 (RFC 1928), whose answer is still to be sent.
     Socks,
 }
 
-/// Reads a request.
+/// Reads a request of either protocol up to its destination. Fails with `InvalidData` if the bytes are none.
 pub(super) async fn read(from: &mut TcpStream) -> io::Result<ProxyRequest> {
     let mut first = [0];
     from.read_exact(&mut first).await?;
@@ -52,7 +52,7 @@ pub(super) async fn head(from: &mut TcpStream, mut bytes: Vec<u8>) -> io::Result
         if let Some(end) = bytes.windows(4).position(|four| four == b"\r\n\r\n") {
             break end + 4;
         }
-        if bytes.len() > MOST {
+        if bytes.len() > MAX_HEAD_BYTES {
             return Err(wrong("the head is too long"));
         }
         match from.read(&mut part).await? {

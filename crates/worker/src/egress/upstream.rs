@@ -7,12 +7,12 @@ use tokio::{io::AsyncWriteExt as _, net::TcpStream};
 
 use super::request;
 
-/// A proxy of the operator.
+/// An HTTP proxy of the operator, behind which hosts are reached.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Upstream {
     /// Its name or address, without brackets.
     pub host: String,
-    /// Its port.
+    /// TCP port on which the proxy takes requests, not that of a host behind it.
     pub port: u16,
     /// The value of `Proxy-Authorization`, where it asks for one.
     pub authorization: Option<String>,

@@ -16,7 +16,7 @@ const SUCCESS: c_int = 0;
 /// Longer than `NVML_DEVICE_NAME_V2_BUFFER_SIZE` and `NVML_DEVICE_UUID_V2_BUFFER_SIZE`, which are 96.
 const TEXT: usize = 128;
 /// More devices than any machine has: a broken library must not fill memory.
-const MOST: c_uint = 256;
+const MAX_DEVICES: c_uint = 256;
 
 /// `nvmlDevice_t`.
 type Device = *mut c_void;
@@ -120,7 +120,7 @@ impl Nvml {
             // SAFETY: writes one handle to the place it is given; the handle is good until the library is shut down.
             check("nvmlDeviceGetHandleByIndex_v2", unsafe { by_index(index, &raw mut device) }).map(|()| device)
         };
-        (0..count.min(MOST)).map(handle).collect()
+        (0..count.min(MAX_DEVICES)).map(handle).collect()
     }
 
     fn text(&self, name: &'static str, device: Device) -> Result<String, NvmlError> {

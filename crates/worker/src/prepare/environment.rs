@@ -252,11 +252,14 @@ const VENV: &str = "venv";
 /// The most time for compiling what is installed: the largest frameworks have some 20,000 files.
 const COMPILE_LIMIT: Duration = Duration::from_secs(600);
 
+/// Compiles what is below the working folder.
+const COMPILE: &str = include_str!("compile_packages.py");
+
 /// Compiles the packages, so that models start sooner, but not the packages' own tests: no model imports them, and they
 /// are half of many packages. Models work without compiled files, too.
 async fn compile(settings: &Settings, venv: &Path, python: &Path) {
     let compiler = Program::new(python, settings.surroundings(), &venv.join("lib"));
-    let compiler = compiler.args(["-I", "-m", "compileall", "-q", "-j", "0", "-x", "/tests/", "."]);
+    let compiler = compiler.args(["-I", "-c", COMPILE]);
     // A package may have files that are no Python; the compiler says so and goes on.
     if let Err(error) = compiler.run(COMPILE_LIMIT).await {
         tracing::warn!(event = "packages_not_compiled", environment = %venv.display(), %error);

@@ -56,7 +56,7 @@ mod tests {
         }
         assert_eq!(after(Some(ByteSize::mib(341)), None).memory, ByteSize::mib(341));
         let deaths =
-            Deaths { count: 1, in_a_row: 1, at: Time(2), how: "it was killed".to_owned(), again_at: Some(Time(3)) };
+            Deaths { count: 1, in_a_row: 1, at: Time(2), cause: "it was killed".to_owned(), again_at: Some(Time(3)) };
         let died = after(None, Some(&Arc::new(deaths.clone())));
         assert_eq!((died.memory, died.deaths.as_deref()), (ready.memory, Some(&deaths)));
         assert!(!died.is_up() && ready.is_up(), "it answers nobody meanwhile");

@@ -19,12 +19,12 @@ pub struct Validated {
     pub unvalidated: Option<String>,
 }
 
-/// An input of a replica.
+/// An input of the state machine. One that means nothing in the current state changes nothing.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Input {
     /// Its turn to be prepared; with these left alone.
     Prepare(BlockedDependencies),
-    /// The preparation came to this.
+    /// The preparation has come to this part of the code or environment.
     Preparing(Preparing),
     /// Its code and environment are here.
     Prepared,

@@ -13,9 +13,9 @@ pub const RETRY_CAP: Duration = Duration::from_secs(300);
 /// The delays before retries of loads that failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Retries {
-    /// The delay before the first retry; each later one doubles.
+    /// The delay before the first retry; each later one doubles. [`RETRY_BASE`] unless somebody says.
     pub base: Duration,
-    /// The longest delay.
+    /// The bound of the doubled delays. [`RETRY_CAP`] unless somebody says.
     pub cap: Duration,
 }
 

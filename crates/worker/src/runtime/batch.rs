@@ -40,7 +40,7 @@ pub use stop::StopCondition;
 pub struct View<'a> {
     /// The name. Inputs come in the order of the signature, and behind them those that may be left out, in any.
     pub name: &'a str,
-    /// The element type.
+    /// The element type, which gives the bytes of each element in `data`.
     pub datatype: Datatype,
     /// Dimensions, all at least 0.
     pub shape: &'a [i64],
@@ -49,7 +49,7 @@ pub struct View<'a> {
 }
 
 impl<'a> View<'a> {
-    /// All of `tensor`.
+    /// A view of the whole tensor, which copies nothing.
     #[must_use]
     pub fn of(tensor: &'a Tensor) -> Self {
         Self { name: &tensor.name, datatype: tensor.datatype, shape: &tensor.shape, data: &tensor.data }

@@ -22,13 +22,13 @@ impl Checker {
         Self { signature, all_outputs }
     }
 
-    /// The signature.
+    /// The signature that requests are checked against.
     #[must_use]
     pub(super) fn signature(&self) -> &Arc<Signature> {
         &self.signature
     }
 
-    /// Checks `request`.
+    /// Checks a request, and puts its inputs in the order of the signature. Fails with the first mistake.
     pub(super) fn check(&self, request: InferRequest) -> Result<Work, InferError> {
         let inputs = self.inputs(request.inputs)?;
         let outputs = if request.outputs.is_empty() {

@@ -151,7 +151,7 @@ fn rows() -> Histogram {
 }
 
 impl Families {
-    /// Registers the families.
+    /// Makes the families of metrics and registers them; call it once for a registry.
     pub fn register(registry: &mut Registry) -> Self {
         let inner = Inner {
             requests: Family::default(),
@@ -254,12 +254,12 @@ impl ModelMetrics {
         &self.deployment
     }
 
-    /// A request came.
+    /// Counts a request.
     pub fn request(&self) {
         self.requests.inc();
     }
 
-    /// A request failed.
+    /// Counts a failed request under the reason of its error.
     pub fn failed(&self, error: &InferError) {
         let label = ErrorLabel::of(&self.deployment, error.reason());
         self.families.inner.errors.get_or_create(&label).inc();

@@ -53,7 +53,7 @@ use super::{
 
 pub use library::OpenError;
 
-/// The settings of the engine.
+/// Thread counts of the engine.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Options {
     /// Threads for long runs, shared by all models. 0: one per core.
@@ -63,7 +63,7 @@ pub struct Options {
     pub intra_threads: usize,
 }
 
-/// The engine.
+/// A [`Runtime`] for ONNX graphs: runs them by ONNX Runtime in this process, or in one of their own where they are isolated.
 pub struct OnnxEngine {
     environment: Environment,
     pool: Pool,
@@ -79,10 +79,10 @@ pub struct OnnxEngine {
 /// The library is missing, or threads could not be started.
 #[derive(Debug, thiserror::Error)]
 pub enum EngineError {
-    /// The library.
+    /// The library of ONNX Runtime was not found, or cannot be used.
     #[error(transparent)]
     Open(#[from] OpenError),
-    /// The threads.
+    /// The system has no threads for the pool of long runs.
     #[error("cannot start threads for runs: {0}")]
     Threads(#[from] io::Error),
 }

@@ -41,7 +41,7 @@ use super::{
 };
 use crate::config::IsolationSettings;
 
-/// The runtime.
+/// A [`Runtime`] for model cards: runs their Python code in processes of its own.
 pub struct PythonRuntime {
     /// The folder that is put on Python's path.
     package: PathBuf,

@@ -8,7 +8,7 @@
 //! ```
 //! Reading order: [`address`] and `thread_connections` are the way there, `control` its five methods (`called`: by which name), `limits` and
 //! `methods` what it says of itself, and `location` what it is told of an artifact. `room` counts what it holds; `model` is one
-//! model: `head`, `inject` and `body` carry a call, `bounded_status` keeps its status short, `lost` recognizes that the model is not there
+//! model: `head`, `inject` and `body` carry a call, `berth_wire::bounded_status` keeps its status short, `lost` recognizes that the model is not there
 //! any more, `unavailable` says so as ModelMesh does, `concurrency_limit` bounds calls, `unload` ends models there, `tensors` are requests in the Open Inference Protocol.
 //!
 //! `v2` does the same for servers of the Open Inference Protocol, with folders that `layout` makes. `program` starts a runtime's
@@ -20,7 +20,6 @@
 pub mod address;
 
 mod body;
-mod bounded_status;
 mod called;
 mod concurrency_limit;
 mod control;
@@ -81,7 +80,7 @@ use self::{
 pub use self::{
     layout::{Layout, Repository, StartModel},
     open_error::OpenError,
-    per_model::{Each, OneModel, PerModel},
+    per_model::{OneModel, PerModel, SettingsFactory},
     program::Program,
     settings::{HealthCheck, InFlight, Protocol, Reserve, START, Settings},
 };
@@ -100,7 +99,7 @@ const UNLOAD_WAIT: Duration = Duration::from_secs(10);
 /// For people: a model server cannot isolate one model from another.
 const SHARED: &str = "this model server runs all its models in one process; remove runtime.isolation, or use a format that Berth runs by itself";
 
-/// The runtime.
+/// A [`Runtime`] that loads models into a model server through its management interface, and calls them there.
 pub struct SpiRuntime {
     settings: Settings,
     process: Arc<Process>,

@@ -24,7 +24,7 @@ pub(super) type Body = UnsyncBoxBody<Bytes, Box<dyn std::error::Error + Send + S
 const INFER: &str = "/inference.GRPCInferenceService/ModelInfer";
 
 /// The longest inference.
-const LONGEST: usize = 256 << 20;
+const MAX_REQUEST_BYTES: usize = 256 << 20;
 
 /// A flag and a length.
 const PREFIX: usize = 5;
@@ -32,7 +32,7 @@ const PREFIX: usize = 5;
 /// The model that answered.
 const MODEL: HeaderName = HeaderName::from_static("testing-model-id");
 
-/// Answers one call.
+/// Answers one call of any protocol that the server stands for; errors become statuses.
 pub(super) async fn of(models: &Models, request: Request<Incoming>) -> Response<Body> {
     match answered(models, request).await {
         Ok(response) => response,
@@ -177,7 +177,8 @@ fn echo(body: Incoming) -> Body {
 
 /// The bytes of the one message of a request.
 pub(super) async fn whole(body: Incoming) -> Result<Bytes, Status> {
-    let bytes = Limited::new(body, LONGEST).collect().await.map_err(|error| Status::internal(error.to_string()))?;
+    let bytes =
+        Limited::new(body, MAX_REQUEST_BYTES).collect().await.map_err(|error| Status::internal(error.to_string()))?;
     let mut message = bytes.to_bytes();
     if message.len() < PREFIX {
         return Err(Status::invalid_argument("the request has no message"));

@@ -34,7 +34,7 @@ pub(super) const SERVICE: &str = "/inference.GRPCInferenceService/";
 const SETTINGS: &str = "model-settings.json";
 
 /// The longest script.
-const LONGEST: usize = 4096;
+const MAX_SCRIPT_BYTES: usize = 4096;
 
 /// Answers the methods that manage models; `Err` gives the body back: it is an inference.
 pub(super) async fn of(
@@ -134,7 +134,7 @@ pub(super) fn script_in(folder: &Path) -> io::Result<String> {
     let text = fs::read(file(folder)?)?;
     let line = text.split(|byte| *byte == b'\n').next().unwrap_or_default();
     // A real model's bytes are no script: it is loaded at once.
-    Ok(std::str::from_utf8(&line[..line.len().min(LONGEST)]).unwrap_or_default().trim().to_owned())
+    Ok(std::str::from_utf8(&line[..line.len().min(MAX_SCRIPT_BYTES)]).unwrap_or_default().trim().to_owned())
 }
 
 fn file(folder: &Path) -> io::Result<PathBuf> {

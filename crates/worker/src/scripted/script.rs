@@ -12,14 +12,14 @@
 
 use std::time::Duration;
 
-/// The behaviour of one model.
+/// The behaviour of one model, read from its path.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Script {
     /// Its size in bytes; `None`: the default.
     pub size: Option<u64>,
-    /// The time of a load.
+    /// The time of a load; none unless the path says.
     pub load: Duration,
-    /// The time of unloading.
+    /// The time of unloading; none unless the path says.
     pub unload: Duration,
     /// The outcome of loads.
     pub outcome: Outcome,
@@ -30,16 +30,16 @@ pub struct Script {
 /// The outcome of a load.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum Outcome {
-    /// Well.
+    /// Loads succeed.
     #[default]
     Loaded,
-    /// With INTERNAL and this text.
+    /// Loads fail with INTERNAL and this text.
     Fails(String),
-    /// With INTERNAL and this text, the first time.
+    /// The first load fails with INTERNAL and this text; later ones succeed.
     FailsOnce(String),
-    /// With INVALID_ARGUMENT and this text.
+    /// Loads fail with INVALID_ARGUMENT and this text.
     Refused(String),
-    /// Not at all.
+    /// Loads never end.
     Hangs,
 }
 
@@ -49,7 +49,7 @@ pub enum Outcome {
 pub struct InvalidScript(String, String);
 
 impl Script {
-    /// Reads a path.
+    /// Reads the script in a path. Fails if a number in it is none.
     pub fn of(path: &str) -> Result<Self, InvalidScript> {
         let (word, rest) = path.split_once('_').unwrap_or((path, ""));
         let number = |text: Option<&str>| match text {

@@ -13,7 +13,7 @@ use berth_spec::{Datatype, InferError, Tensor, inference::Shed};
 use berth_worker::runtime::{
     batch::{
         Batcher, Engine, Limits, Pool, StopCondition, View,
-        queue::{LATE, Pushed, Queue, QueuedRequest, Work},
+        queue::{LATE_AFTER, PushOutcome, Queue, QueuedRequest, Work},
     },
     metrics::Families,
 };
@@ -243,17 +243,17 @@ fn the_next_request_leads_where_the_leader_has_lost_its_core() {
         };
         queue.push(entry, Duration::ZERO).expect("there is room")
     };
-    let late = LATE + Duration::from_nanos(1);
+    let late = LATE_AFTER + Duration::from_nanos(1);
 
     let mut queue = Queue::new(Limits { lanes: 2, ..LIMITS });
-    assert_eq!(push(&mut queue, Duration::ZERO), Pushed::Lead(Duration::ZERO));
-    assert_eq!(push(&mut queue, LATE), Pushed::Follow, "it may still come");
-    assert_eq!(push(&mut queue, late), Pushed::Lead(Duration::ZERO));
-    assert_eq!(push(&mut queue, late + late), Pushed::Follow, "no more than lanes");
+    assert_eq!(push(&mut queue, Duration::ZERO), PushOutcome::Lead(Duration::ZERO));
+    assert_eq!(push(&mut queue, LATE_AFTER), PushOutcome::Follow, "it may still come");
+    assert_eq!(push(&mut queue, late), PushOutcome::Lead(Duration::ZERO));
+    assert_eq!(push(&mut queue, late + late), PushOutcome::Follow, "no more than lanes");
 
     let mut queue = Queue::new(LIMITS);
-    assert_eq!(push(&mut queue, Duration::ZERO), Pushed::Lead(Duration::ZERO));
-    assert_eq!(push(&mut queue, late), Pushed::Follow, "a model of one lane waits");
+    assert_eq!(push(&mut queue, Duration::ZERO), PushOutcome::Lead(Duration::ZERO));
+    assert_eq!(push(&mut queue, late), PushOutcome::Follow, "a model of one lane waits");
 }
 
 #[tokio::test]

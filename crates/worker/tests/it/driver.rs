@@ -202,8 +202,8 @@ async fn a_process_that_dies_is_told_and_so_is_that_it_is_up_again() {
     bench.assign(vec![placed.clone()]).await;
     bench.until(&id, |r| r.is_some_and(Residency::is_ready)).await;
     let died = |count, again_at| {
-        let how = "it ended with code 3".to_owned();
-        let deaths = Deaths { count, in_a_row: count, at: berth_spec::Time(1), how, again_at };
+        let cause = "it ended with code 3".to_owned();
+        let deaths = Deaths { count, in_a_row: count, at: berth_spec::Time(1), cause, again_at };
         health.send_replace(Health { memory: None, deaths: Some(Arc::new(deaths)), lost: None });
     };
     for count in 1..4 {

@@ -92,7 +92,7 @@ def described(error: BaseException, with_trace: bool = True) -> Dict[str, Any]:
         "type": shortened(type(error).__name__),
         "message": message_of(error) or "(no message)",
         "trace": traceback_of(error) if with_trace else "",
-        "memory": isinstance(error, MemoryError) or _out_of_device_memory(error),
+        "memory": lacks_memory(error),
     }
 
 
@@ -115,10 +115,11 @@ def message_of(error: BaseException, most: int = MAX_MESSAGE) -> str:
         return "(its message cannot be printed)"
 
 
-def _out_of_device_memory(error: BaseException) -> bool:
+def lacks_memory(error: BaseException) -> bool:
+    """True of errors for want of memory, of this machine or of a GPU."""
     torch = sys.modules.get("torch")
     kind = getattr(getattr(torch, "cuda", None), "OutOfMemoryError", None)
-    return kind is not None and isinstance(error, kind)
+    return isinstance(error, MemoryError) or (kind is not None and isinstance(error, kind))
 
 
 #: This package, and Python's own way to a module.

@@ -6,10 +6,12 @@ rows of many requests in one call.
 
 from __future__ import annotations
 
+import functools
 import os
-from typing import Any, List
+from typing import Any, Callable, List
 
 from . import loaders, networks
+from .errors import InvalidModel
 from .marks import arrays, batched
 from .rows import Rows, fitted, typed
 
@@ -44,20 +46,35 @@ def one_file(path: str, *endings: str) -> str:
     found = [name for name in sorted(os.listdir(path)) if name.endswith(endings) and name != "requirements.txt"]
     if len(found) != 1:
         there = f"there are {len(found)}: {', '.join(found)}" if found else "there is none"
-        raise ValueError(f"the folder must hold one model, a file with the ending {', '.join(endings)}; {there}")
+        raise InvalidModel(f"the folder must hold one model, a file with the ending {', '.join(endings)}; {there}")
     return os.path.join(path, found[0])
 
 
+def reads(framework: str) -> Callable[[Callable[[str], Any]], Callable[[str], Any]]:
+    """Marks a loader, whose errors say that the artifact is not what it should be."""
+
+    def mark(load: Callable[[str], Any]) -> Callable[[str], Any]:
+        return functools.wraps(load)(lambda path: loaders.read(framework, load, path))
+
+    return mark
+
+
+@reads("sklearn")
 def load_sklearn(path: str) -> Any:
     """An estimator in a joblib or pickle file."""
-    return loaders.default("sklearn")(one_file(path, *PICKLES))
+    rows: Rows = loaders.default("sklearn")(one_file(path, *PICKLES))
+    return rows.of_callers(getattr(rows.model, "n_features_in_", None))
 
 
+@reads("xgboost")
 def load_xgboost(path: str) -> Any:
     """A booster in XGBoost's own form, or an estimator in a pickle."""
-    return loaders.default("xgboost")(one_file(path, ".ubj", ".json", ".bst", *PICKLES))
+    rows: Rows = loaders.default("xgboost")(one_file(path, ".ubj", ".json", ".bst", *PICKLES))
+    booster = hasattr(rows.model, "num_features")
+    return rows.of_callers(rows.model.num_features() if booster else getattr(rows.model, "n_features_in_", None))
 
 
+@reads("lightgbm")
 def load_lightgbm(path: str) -> Any:
     """A booster in LightGBM's text form, or an estimator in a pickle."""
     path = one_file(path, ".txt", ".bst", *PICKLES)
@@ -66,19 +83,22 @@ def load_lightgbm(path: str) -> Any:
     import lightgbm
 
     booster = lightgbm.Booster(model_file=path)
-    return Rows(booster, booster.predict)
+    return Rows(booster, booster.predict).of_callers(booster.num_feature())
 
 
+@reads("pytorch")
 def load_pytorch(path: str) -> Any:
     """A TorchScript module, or a whole module in a pickle."""
     return networks.pytorch_rows(one_file(path, ".pt", ".pth"))
 
 
+@reads("tensorflow")
 def load_tensorflow(path: str) -> Any:
     """A Keras file, a SavedModel folder, or an archive of one."""
     return loaders.default("tensorflow")(path)
 
 
+@reads("mlflow")
 def load_mlflow(path: str) -> Any:
     """A folder that MLflow wrote, by its python_function flavour."""
     import mlflow.pyfunc
@@ -105,4 +125,5 @@ def load_mlflow(path: str) -> Any:
         result = model.predict(data)
         return result.to_numpy() if hasattr(result, "to_numpy") else result
 
-    return Rows(model, predict)
+    columns = schema is not None and not tensors
+    return Rows(model, predict).of_callers(len(schema.inputs) if columns else None)

@@ -12,7 +12,7 @@ import os
 from typing import Any, Callable, Dict, List
 
 from . import boosters, forests, networks
-from .errors import InvalidModel, RequestError
+from .errors import CardError, InvalidModel, RequestError, lacks_memory, message_of
 from .marks import batched
 from .rows import Rows, counted
 
@@ -25,6 +25,17 @@ def default(framework: str) -> Callable[[str], Any]:
 def has_default(framework: str) -> bool:
     """Whether cards of a framework need no loading function."""
     return framework in _LOADERS
+
+
+def read(framework: str, load: Callable[[str], Any], path: str) -> Any:
+    """The model in an artifact. Whatever a framework's own reader raises says that the artifact is not what it should be."""
+    try:
+        return load(path)
+    except Exception as error:
+        if isinstance(error, (ImportError, CardError)) or lacks_memory(error):
+            raise
+        message = "{} cannot read the artifact: {}: {}".format(framework, type(error).__name__, message_of(error))
+        raise InvalidModel(message) from error
 
 
 #: Packages whose objects take a table of rows and give a result for each.

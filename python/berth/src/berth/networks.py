@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import zipfile
 from typing import Any, Callable, Dict, List
 
 from .errors import InvalidModel
@@ -142,16 +143,41 @@ def _module(path: str, device: str) -> Any:
             module = torch.load(path, map_location=device, weights_only=False)
         except TypeError:
             module = torch.load(path, map_location=device)
+        except ImportError as error:
+            # A package that the module's class needs.
+            raise error from None
         except Exception as error:
-            raise InvalidModel("neither torch.jit.load ({}) nor torch.load ({}) read it".format(script, error)) from None
+            raise InvalidModel(_unreadable(path, script, error)) from None
     if not isinstance(module, torch.nn.Module):
-        kind = type(module).__name__
         raise InvalidModel(
-            "the artifact holds a {}, not a module: write a `load` function that builds the module and fills in "
-            "these weights".format(kind)
+            "the artifact holds a {}, not a module: save the module itself, best as TorchScript, or write a model card, whose "
+            "`load` function builds the module and fills in these weights".format(type(module).__name__)
         )
     module.eval()
     return module
+
+
+def _unreadable(path: str, script: Exception, pickle: Exception) -> str:
+    """The error of the form that the file has, since that of the other one misleads."""
+    if _is_script(path):
+        return "torch.jit.load cannot read it: {}".format(script)
+    remedy = ""
+    if isinstance(pickle, AttributeError):
+        # Its class is defined in the program that saved it.
+        remedy = (
+            "; a pickle holds no code: save the module as TorchScript (torch.jit.script), which does, or write a model card "
+            "whose code has the class"
+        )
+    return "it is no TorchScript, and torch.load cannot read it: {}{}".format(pickle, remedy)
+
+
+def _is_script(path: str) -> bool:
+    """True of an archive of TorchScript; a pickled module is an archive without constants."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return any(name.endswith("/constants.pkl") for name in archive.namelist())
+    except zipfile.BadZipFile:
+        return False
 
 
 #: Endings of Keras's files.
@@ -183,7 +209,10 @@ def _within(folder: str) -> str:
 
 def _keras(path: str) -> Rows:
     keras = _installed_keras()
-    model = keras.models.load_model(path, compile=False)
+    try:
+        model = keras.models.load_model(path, compile=False)
+    except (TypeError, ValueError) as error:
+        raise InvalidModel(_unread_keras(path, str(error))) from error
     inputs: List[Any] = list(getattr(model, "inputs", None) or [])
     one_input([one.name for one in inputs])
     kind = _kind(inputs[0].dtype if inputs else keras.backend.floatx())
@@ -201,6 +230,18 @@ def _keras(path: str) -> Rows:
         return {name: part[:cut] for name, part in result.items()} if isinstance(result, dict) else result[:cut]
 
     return Rows(model, predict)
+
+
+def _unread_keras(path: str, text: str) -> str:
+    """The reason why Keras does not read a file, of its error's text."""
+    if path.endswith(".keras") and not zipfile.is_zipfile(path):
+        # Keras says that such a file is not there.
+        return "it is no Keras file: a .keras file is a zip archive"
+    # The cause is behind the configuration of the whole model, which may be longer than what is told of an error.
+    cause = text.rpartition("Exception encountered: ")[2].partition(" Full object config:")[0]
+    own = "Could not locate" in cause or "safe_mode" in cause
+    remedy = "; write a model card, whose `load` function brings the layers that Keras does not load by itself" if own else ""
+    return "keras cannot read the artifact: {}{}".format(cause.strip(), remedy)
 
 
 def _installed_keras() -> Any:
@@ -307,7 +348,6 @@ def _unpacked(path: str) -> str:
     """The SavedModel in an archive, unpacked into a folder that goes with the process."""
     import tarfile
     import tempfile
-    import zipfile
 
     folder = os.path.realpath(tempfile.mkdtemp())
 

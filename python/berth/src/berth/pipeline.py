@@ -18,7 +18,7 @@ from typing import Any, Callable, Dict, List, Optional, Tuple, Type
 
 from . import documents, loaders, networks
 from .adapt import LOAD, MODEL, POSTPROCESSING, PREPROCESSING, Call, Role, checked, name_of, spread
-from .errors import CardError, InvalidModel, MissingPackage, RequestError, described, message_of, refusal
+from .errors import CardError, MissingPackage, RequestError, described, message_of, refusal
 from .marks import is_batched, takes_arrays
 
 #: The names under which the loading function of an entrypoint is looked for.
@@ -193,7 +193,7 @@ class Pipeline:
                     "framework {!r} needs a loading function: name its module in code.entrypoint, e.g. `src.model` "
                     "with `def load(path)`".format(framework)
                 )
-            loaded = self._from_artifact(lambda: loaders.default(framework)(path))
+            loaded = loaders.read(framework, loaders.default(framework), path)
         else:
             call = Call(load, LOAD, self._config())
             loaded = call(path, config_path=self._spec.get("config_path"))
@@ -213,18 +213,6 @@ class Pipeline:
                 name_of(load) if load else framework, type(loaded).__name__
             )
         )
-
-    def _from_artifact(self, load: Callable[[], Any]) -> Any:
-        """Whatever a framework's own reader raises says that the artifact is not what it should be."""
-        try:
-            return load()
-        except (ImportError, MemoryError, CardError):
-            raise
-        except Exception as error:
-            message = "{} cannot read the artifact: {}: {}".format(
-                self._spec["framework"], type(error).__name__, message_of(error)
-            )
-            raise InvalidModel(message) from error
 
     def _without_gradients(self, loaded: Any) -> Any:
         torch = sys.modules.get("torch")

@@ -41,13 +41,13 @@ use crate::{data::DataFolder, failure::Failure, terminal::size};
 const SNAPSHOT: Duration = Duration::from_secs(60);
 
 /// Largest folder of model code in bytes. Finds weights that were left in the folder before they are copied.
-const LARGEST: u64 = 256 << 20;
+const MAX_FOLDER_BYTES: u64 = 256 << 20;
 
 /// The memory that a card without `resources` gets here.
 const MEMORY: ByteSize = ByteSize::gib(4);
 
 /// Silence after which the current step is shown again, so that people know that it still runs.
-const STILL: Duration = Duration::from_secs(20);
+const REPEAT_STEP_AFTER: Duration = Duration::from_secs(20);
 
 /// Entries that are not part of a model's code.
 const LEFT_OUT: [&str; 5] = [".git", "__pycache__", ".venv", ".pytest_cache", "node_modules"];
@@ -136,9 +136,11 @@ fn collect(folder: &Path, prefix: &str, edits: &mut Vec<Edit>, bytes: &mut u64) 
             collect(&entry.path(), &format!("{path}/"), edits, bytes)?;
         } else if kind.is_file() {
             *bytes += entry.metadata()?.len();
-            if *bytes > LARGEST {
-                let message =
-                    format!("the folder is larger than {}: keep weights and data outside of it", size(LARGEST));
+            if *bytes > MAX_FOLDER_BYTES {
+                let message = format!(
+                    "the folder is larger than {}: keep weights and data outside of it",
+                    size(MAX_FOLDER_BYTES)
+                );
                 return Err(Failure::Failed(message));
             }
             edits.push(Edit { path, content: Some(fs::read(entry.path())?) });
@@ -258,7 +260,7 @@ fn config(args: &TrialArgs, data: &Path) -> Result<berth_worker::Config, Failure
 async fn follow(reported: &mut mpsc::Receiver<InventoryChange>, tell: Tell) -> Result<(), (Failure, String)> {
     let (mut told, started) = (String::new(), Instant::now());
     loop {
-        let Ok(report) = timeout(STILL, reported.recv()).await else {
+        let Ok(report) = timeout(REPEAT_STEP_AFTER, reported.recv()).await else {
             let line = format!("{:>6.1} s  still {told}\n", started.elapsed().as_secs_f64());
             tell(&line).map_err(|error| (error.into(), told.clone()))?;
             continue;

@@ -3,7 +3,7 @@
 use std::{net::SocketAddr, num::NonZeroU32, pin::pin, time::Duration};
 
 use berth_operator::picker::{Members, PickerServer, Pool, follow};
-use berth_peer::port::{Activity, Bounds, ClientStream, Counting, Inactivity, Patience, Port, prepare};
+use berth_peer::port::{Activity, Bounds, ClientStream, Counting, Inactivity, Paced, Patience, Port, prepare};
 use berth_spec::WorkerId;
 use bytes::Bytes;
 use clap::Args;
@@ -34,7 +34,7 @@ const STREAMS: u32 = 4_096;
 const SILENT: Patience = Patience { first: Duration::from_secs(10), idle: Duration::from_secs(600) };
 
 /// Longest time that answers may stay unread: gateways and probes read at once.
-const UNREAD: Duration = Duration::from_secs(60);
+const UNREAD_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Interval of pings, and the longest wait for an answer: the requests of a Gateway that is gone are in flight no more.
 const PING: (Duration, Duration) = (Duration::from_secs(20), Duration::from_secs(10));
@@ -130,7 +130,7 @@ async fn serve(port: Port, picker: PickerServer, stopping: CancellationToken) {
             () = stopping.cancelled() => break,
             accepted = port.accept() => accepted,
         };
-        prepare(&stream, UNREAD);
+        prepare(&stream, UNREAD_TIMEOUT);
         while tasks.try_join_next().is_some() {}
         let (greeter, picker, stopping) = (greeter.clone(), picker.clone(), stopping.clone());
         tasks.spawn(async move {
@@ -154,9 +154,12 @@ async fn connection(stream: ClientStream, patience: Patience, picker: PickerServ
         .keep_alive_interval(PING.0)
         .keep_alive_timeout(PING.1);
     let mut silence = pin!(activity.clone().silence(patience));
+    let mut unread = pin!(activity.clone().unread_still());
     let service = service_fn(move |request: Request<Incoming>| {
         activity.request();
-        picker.clone().call(request)
+        let (version, answered) = (request.version(), picker.clone().call(request));
+        // Whoever leaves answers unread holds memory of all.
+        async move { answered.await.map(|answer| answer.map(|body| Paced::new(body, version))) }
     });
     let mut connection = pin!(builder.serve_connection(TokioIo::new(stream), service));
     let (mut finishing, mut silent) = (false, false);
@@ -171,10 +174,11 @@ async fn connection(stream: ClientStream, patience: Patience, picker: PickerServ
             inactivity = silence.as_mut(), if !silent => {
                 silent = true;
                 match inactivity {
-                    Inactivity::Idle => connection.as_mut().graceful_shutdown(),
-                    _ => break,
+                    Inactivity::NoRequest => break,
+                    Inactivity::Idle | Inactivity::Unread => connection.as_mut().graceful_shutdown(),
                 }
             }
+            () = unread.as_mut(), if silent => break,
         }
     }
 }

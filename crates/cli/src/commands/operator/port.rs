@@ -2,7 +2,7 @@
 
 use std::{convert::Infallible, future::Future, net::SocketAddr, time::Duration};
 
-use berth_operator::vitals::Vitals;
+use berth_operator::metrics::OperatorMetrics;
 use berth_peer::port::{Activity, Bounds, Patience, Port, PortTls, prepare};
 use bytes::Bytes;
 use http::{HeaderValue, Method, Request, Response, StatusCode, header};
@@ -20,7 +20,7 @@ const BOUNDS: Bounds = Bounds { connections: 64, per_address: 32 };
 const SILENT: Patience = Patience { first: Duration::from_secs(10), idle: Duration::from_secs(120) };
 
 /// Longest time that answers may stay unread: the API server, probes and Prometheus read at once.
-const UNREAD: Duration = Duration::from_secs(60);
+const UNREAD_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Takes the port `address`, that `option` chooses, for `name`.
 ///
@@ -46,7 +46,7 @@ where
     let greeter = port.greeter();
     loop {
         let (stream, _, place) = port.accept().await;
-        prepare(&stream, UNREAD);
+        prepare(&stream, UNREAD_TIMEOUT);
         while tasks.try_join_next().is_some() {}
         let (greeter, answer) = (greeter.clone(), answer.clone());
         tasks.spawn(async move {
@@ -81,12 +81,12 @@ pub(super) fn response(status: StatusCode, kind: &'static str, body: String) -> 
 }
 
 /// The answer about the operator itself.
-pub(super) fn vitals(request: &Request<Incoming>, vitals: &Vitals) -> Response<Full<Bytes>> {
+pub(super) fn management(request: &Request<Incoming>, metrics: &OperatorMetrics) -> Response<Full<Bytes>> {
     let reads = matches!(*request.method(), Method::GET | Method::HEAD);
     let (status, body) = match request.uri().path() {
-        "/metrics" if reads => (StatusCode::OK, vitals.text()),
+        "/metrics" if reads => (StatusCode::OK, metrics.text()),
         "/livez" if reads => (StatusCode::OK, "ok\n".to_owned()),
-        "/readyz" if reads && vitals.is_ready() => (StatusCode::OK, "ok\n".to_owned()),
+        "/readyz" if reads && metrics.is_ready() => (StatusCode::OK, "ok\n".to_owned()),
         "/readyz" if reads => (StatusCode::SERVICE_UNAVAILABLE, "the API server has not answered yet\n".to_owned()),
         _ => (StatusCode::NOT_FOUND, "use GET /metrics, /livez or /readyz\n".to_owned()),
     };

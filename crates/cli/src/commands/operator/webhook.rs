@@ -22,7 +22,7 @@ use crate::failure::Failure;
 
 /// Interval between looks at the certificate and at what the API server trusts: one small request each time, and a new
 /// operator is asked within seconds.
-const LOOK: Duration = Duration::from_secs(5);
+const POLL_INTERVAL: Duration = Duration::from_secs(5);
 
 const TEXT: &str = "text/plain; charset=utf-8";
 const JSON: &str = "application/json";
@@ -117,7 +117,7 @@ async fn keep_trusted(certificate: &Certificate, gatekeeper: &Gatekeeper) {
                 told = error;
             }
         }
-        tokio::time::sleep(LOOK).await;
+        tokio::time::sleep(POLL_INTERVAL).await;
     }
 }
 

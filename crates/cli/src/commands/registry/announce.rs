@@ -9,10 +9,10 @@ use reqwest::{Method, header::AUTHORIZATION};
 use crate::{client::ApiArgs, commands::block_on, failure::Failure, terminal};
 
 /// Limit for all of it: whoever pushed waits.
-const WITHIN: Duration = Duration::from_secs(2);
+const ANNOUNCE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Most bytes of what git says of a push; it is not looked at.
-const MOST: u64 = 4 << 20;
+const MAX_INPUT_BYTES: u64 = 4 << 20;
 
 #[derive(Debug, Args)]
 pub(super) struct PostReceiveArgs {
@@ -27,10 +27,10 @@ pub(super) struct PostReceiveArgs {
 pub(super) fn run(args: &PostReceiveArgs) -> Result<(), Failure> {
     let mut updates = Vec::new();
     // Git waits until they are read.
-    let _read = std::io::stdin().take(MOST).read_to_end(&mut updates);
+    let _read = std::io::stdin().take(MAX_INPUT_BYTES).read_to_end(&mut updates);
     let told = block_on(async {
         let late = |_| Err(Failure::TimedOut("it did not answer in time".to_owned()));
-        tokio::time::timeout(WITHIN, tell(args)).await.unwrap_or_else(late)
+        tokio::time::timeout(ANNOUNCE_TIMEOUT, tell(args)).await.unwrap_or_else(late)
     });
     let said = match told {
         Ok(()) => format!("told {} to look now", args.api.api),

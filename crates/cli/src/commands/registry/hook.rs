@@ -191,7 +191,7 @@ impl Hook<'_> {
     /// The branch that belongs to the controller, by the settings that were accepted last.
     fn actual_state(&self) -> Result<String, Failure> {
         let settings = match self.repository.tip(&self.rules.branch, &self.stop)? {
-            Some(tip) => self.repository.read(&tip, SETTINGS_FILE, berth_registry::LARGEST, &self.stop).ok(),
+            Some(tip) => self.repository.read(&tip, SETTINGS_FILE, berth_registry::MAX_FILE_BYTES, &self.stop).ok(),
             None => None,
         };
         let settings =
@@ -221,12 +221,13 @@ impl Hook<'_> {
         }
         let info = self.repository.peel(&update.new, &self.stop)?;
         let file = Path::new("model-card.yaml");
-        let text = match self.repository.read(&info, &file.to_string_lossy(), berth_registry::LARGEST, &self.stop) {
-            Ok(text) => text,
-            // A repository may keep its cards elsewhere: the registry says where, and checks them then.
-            Err(error) if error.category == berth_git::Category::PathNotFound => return Ok(None),
-            Err(error) => return Err(error.into()),
-        };
+        let text =
+            match self.repository.read(&info, &file.to_string_lossy(), berth_registry::MAX_FILE_BYTES, &self.stop) {
+                Ok(text) => text,
+                // A repository may keep its cards elsewhere: the registry says where, and checks them then.
+                Err(error) if error.category == berth_git::Category::PathNotFound => return Ok(None),
+                Err(error) => return Err(error.into()),
+            };
         let matrix = Matrix::embedded();
         let today = super::access::today();
         let rules = CardRules { matrix: &matrix, today: &today, protocols: self.rules.access.protocols() };

@@ -58,7 +58,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 const SILENCE: Duration = Duration::from_secs(30);
 
 /// Longest time that a client may leave an answer unread: git waits for it, with a process and a connection.
-const UNREAD: Duration = Duration::from_secs(300);
+const UNREAD_TIMEOUT: Duration = Duration::from_secs(300);
 
 /// Limits for the first request, and for HTTP/2 connections at rest: git asks at once, and closes when it is done.
 const SILENT: Patience = Patience { first: PATIENCE, idle: SILENCE };
@@ -189,7 +189,7 @@ async fn serve(server: Arc<Server>, address: SocketAddr, tls: Option<PortTls>) -
     let accepting = async {
         loop {
             let (stream, peer, place) = port.accept().await;
-            prepare(&stream, UNREAD);
+            prepare(&stream, UNREAD_TIMEOUT);
             let (server, greeter) = (Arc::clone(&server), greeter.clone());
             tasks.spawn(async move {
                 let _place = place;
@@ -212,7 +212,7 @@ async fn serve(server: Arc<Server>, address: SocketAddr, tls: Option<PortTls>) -
 
 async fn connection(server: Arc<Server>, greeted: Greeted, peer: SocketAddr) {
     let Greeted { stream, patience, .. } = greeted;
-    let activity = Activity::new(UNREAD, Counter::default());
+    let activity = Activity::new(UNREAD_TIMEOUT, Counter::default());
     let counted = activity.clone();
     let answer = service_fn(move |request: Request<Incoming>| {
         counted.request();
@@ -239,7 +239,7 @@ async fn connection(server: Arc<Server>, greeted: Greeted, peer: SocketAddr) {
                 connection.as_mut().graceful_shutdown();
                 tokio::select! {
                     // A request may have begun meanwhile; a client that never leaves has no more than its time.
-                    _ = tokio::time::timeout(backend::LONGEST, connection) => {}
+                    _ = tokio::time::timeout(backend::REQUEST_TIMEOUT, connection) => {}
                     () = activity.unread_still() => {}
                 }
             }

@@ -40,12 +40,12 @@ pub(super) async fn run(models: Models, first: TopView, interval: Duration) -> R
 const WIDTHS: [u16; HEADS.len()] = [20, 14, 6, 9, 9, 7, 7, 7, 10, 10, 10];
 
 /// Columns dropped on a narrow terminal, in this order: P50, P90, MISS/S, IN FLIGHT.
-const WITHOUT: [usize; 4] = [8, 9, 7, 4];
+const DROPPED_COLUMNS: [usize; 4] = [8, 9, 7, 4];
 
 /// The columns that have room.
 fn columns(width: u16) -> Vec<usize> {
     let mut shown: Vec<usize> = (0..HEADS.len()).collect();
-    for left_out in WITHOUT {
+    for left_out in DROPPED_COLUMNS {
         let taken: u16 = shown.iter().map(|&column| WIDTHS[column] + 1).sum();
         if taken <= width + 1 {
             break;

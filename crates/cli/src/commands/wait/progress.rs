@@ -16,7 +16,7 @@ use crate::terminal;
 const WIDTH: u16 = 80;
 
 /// Age from which an obstacle is told where no line is updated in place: most are gone before that.
-pub(super) const STAYS: Duration = Duration::from_secs(2);
+pub(super) const TELL_AFTER: Duration = Duration::from_secs(2);
 
 /// Takes the cursor to the beginning of an empty line.
 const EMPTY: &str = "\r\x1b[2K";
@@ -100,7 +100,7 @@ impl Obstacles {
         };
         self.present = standing.map(|standing| (standing, since));
         let (standing, since) = self.present.as_ref()?;
-        if now.duration_since(*since) < STAYS || self.told.as_ref() == Some(standing) {
+        if now.duration_since(*since) < TELL_AFTER || self.told.as_ref() == Some(standing) {
             return None;
         }
         self.told = Some(standing.clone());
@@ -231,13 +231,13 @@ mod tests {
         };
         status.replica_details = vec![moves(12 << 20)];
         status.conditions[1].message = "nothing moves, 3 wait".to_owned();
-        assert_eq!(obstacles.note(&status, &hidden, begin + STAYS).as_deref(), Some(told));
+        assert_eq!(obstacles.note(&status, &hidden, begin + TELL_AFTER).as_deref(), Some(told));
         status.replica_details = vec![moves(13 << 20)];
         status.conditions[1].message = "nothing moves, 2 wait".to_owned();
-        assert_eq!(obstacles.note(&status, &hidden, begin + STAYS * 2), None, "once");
+        assert_eq!(obstacles.note(&status, &hidden, begin + TELL_AFTER * 2), None, "once");
         assert!(!obstacles.is_pending());
         status.conditions = vec![condition("Progressing", "False", "Settled", "there is nothing to do")];
-        assert_eq!(obstacles.note(&status, &hidden, begin + STAYS * 3), None);
+        assert_eq!(obstacles.note(&status, &hidden, begin + TELL_AFTER * 3), None);
         let shown = StatusLine { name: Some("iris".to_owned()) };
         status.conditions = vec![condition("Scheduled", "False", "NoCapacity", "no worker can take it")];
         assert_eq!(Obstacles::default().note(&status, &shown, begin), None, "the line says it");

@@ -8,10 +8,10 @@ use serde::{Deserialize, Serialize};
 use super::values;
 
 /// The shortest time: a runtime may pause for less, to collect garbage or on a busy machine.
-const SHORTEST: Duration = Duration::from_secs(1);
+const MIN_TIME: Duration = Duration::from_secs(1);
 
 /// The longest time: after a day nobody waits any more.
-const LONGEST: Duration = Duration::from_secs(86_400);
+const MAX_TIME: Duration = Duration::from_secs(86_400);
 
 /// The setting. Times that are left out are the usual ones.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize, Serialize)]
@@ -54,7 +54,7 @@ impl RawHealth {
 fn time(field: &str, text: Option<&str>, usual: Duration) -> Result<Duration, String> {
     let Some(text) = text else { return Ok(usual) };
     let read = values::duration(text).map_err(|error| format!("spec.health.{field} is {text:?}: {error}"))?;
-    match (SHORTEST..=LONGEST).contains(&read) {
+    match (MIN_TIME..=MAX_TIME).contains(&read) {
         true => Ok(read),
         false => Err(format!("spec.health.{field} is {text:?}: write a time from 1s to 1d")),
     }

@@ -132,7 +132,7 @@ mod tests {
 
     use berth_spec::{
         ByteSize,
-        dialect::{Fate, kserve::serving_runtime::DIALECT},
+        dialect::{Mapping, kserve::serving_runtime::DIALECT},
     };
     use berth_worker::runtime::spi::Protocol;
     use proptest::{collection::vec, option, prelude::*, sample::select};
@@ -244,7 +244,7 @@ spec:
         let text = serde_json::from_str::<RawSpec>(r#"{"unknown": 1}"#).expect_err("no such field").to_string();
         assert!(text.contains("`formats`"), "it lists the fields: {text}");
         for field in DIALECT.fields {
-            let Fate::To(paths) = field.fate else { continue };
+            let Mapping::To(paths) = field.mapping else { continue };
             for path in paths.iter().filter_map(|path| path.strip_prefix("spec.")) {
                 assert!(text.contains(&format!("`{path}`")), "{}: a Runtime has no spec.{path}", field.path);
             }

@@ -15,7 +15,7 @@ use super::{SourceArgs, SourceSettings};
 use crate::failure::Failure;
 
 /// The shortest interval: a host is asked twice a second at most.
-const LEAST: Duration = Duration::from_millis(500);
+const MIN_INTERVAL: Duration = Duration::from_millis(500);
 
 impl SourceSettings {
     /// The settings of one source. Reads the files that hold tokens and keys.
@@ -32,7 +32,7 @@ impl SourceSettings {
             cluster: args.cluster_name.clone(),
             protocols: if remote.scheme() == "file" { plain.with_local() } else { plain },
             credentials: args.credentials(remote)?,
-            interval: args.source_interval.max(LEAST),
+            interval: args.source_interval.max(MIN_INTERVAL),
             // The place of the only source in earlier versions.
             folder: if name.as_str() == "git" { data.join("source") } else { data.join("sources").join(name.as_str()) },
             git: Arc::new(Git::new(std::env::vars_os())),

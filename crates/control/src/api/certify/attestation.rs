@@ -21,7 +21,7 @@ use super::Refusal;
 /// Seconds by which the clocks of a controller and of whoever attests may differ.
 const CLOCKS: u64 = 60;
 
-/// Attested facts about a node.
+/// Facts about a node that its platform vouches for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AttestedNode {
     /// The only name that it may have.
@@ -48,7 +48,7 @@ pub struct Attestation(Arc<Ask>);
 type Ask = dyn Fn(String) -> BoxFuture<'static, Result<AttestedNode, NotAttested>> + Send + Sync;
 
 impl Attestation {
-    /// Asks by `ask`.
+    /// Attestation by `ask`, which gets the proof that a node shows.
     pub fn new(
         ask: impl Fn(String) -> BoxFuture<'static, Result<AttestedNode, NotAttested>> + Send + Sync + 'static,
     ) -> Self {

@@ -17,7 +17,7 @@ struct ModelHistory {
     track: Track<5>,
 }
 
-/// A bounded number of models.
+/// Histories of the busiest models by name, at most [`MODELS`].
 #[derive(Debug, Default)]
 pub(crate) struct BusiestModels(BTreeMap<String, ModelHistory>);
 

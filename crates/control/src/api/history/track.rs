@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 pub(crate) struct Tier {
     /// Nanoseconds between points.
     pub(crate) step_ns: u64,
-    /// The most points.
+    /// Points after which the oldest is overwritten.
     pub(crate) points: usize,
 }
 

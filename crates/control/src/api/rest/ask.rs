@@ -1,6 +1,6 @@
 //! Parameters of REST requests, and responses that are not plain JSON.
 
-use std::{collections::BTreeMap, convert::Infallible, net::IpAddr, sync::Arc};
+use std::{collections::BTreeMap, convert::Infallible, sync::Arc};
 
 use axum::{
     Json,
@@ -21,7 +21,7 @@ use crate::{
         query::Query,
         service::{Expect, Service, Write, name},
         trail::Notes,
-        watch::version,
+        watch::{WatchReader, version},
     },
     handle::{ApplyMode, Ownership},
     store::Rev,
@@ -76,14 +76,13 @@ impl FromRequestParts<Arc<Service>> for SenderName {
     }
 }
 
-/// Address of the client; `None`: its connection has gone.
-pub(super) struct ClientAddress(pub(super) Option<IpAddr>);
-
-impl FromRequestParts<Arc<Service>> for ClientAddress {
+impl FromRequestParts<Arc<Service>> for WatchReader {
     type Rejection = Infallible;
 
     async fn from_request_parts(parts: &mut Parts, _: &Arc<Service>) -> Result<Self, Infallible> {
-        Ok(Self(parts.extensions.get::<Arrival>().and_then(|arrival| arrival.address)))
+        let address = parts.extensions.get::<Arrival>().and_then(|arrival| arrival.address);
+        let principal = parts.extensions.get::<Asker>().and_then(|asker| asker.0.as_deref());
+        Ok(Self { address, principal: principal.map(|principal| Arc::clone(&principal.name)) })
     }
 }
 

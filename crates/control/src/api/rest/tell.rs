@@ -13,9 +13,7 @@ use berth_wire::api::{
     RolloutHistory, TopView, WorkerView,
 };
 
-use super::ask::{
-    Answer, ClientAddress, Of, PathNamespace, RawParameters, deployment as named, lines, namespace, tagged,
-};
+use super::ask::{Answer, Of, PathNamespace, RawParameters, deployment as named, lines, namespace, tagged};
 use crate::{
     api::{
         error::ApiError,
@@ -23,7 +21,7 @@ use crate::{
         peer_queries::MOST_MODELS,
         query::Query,
         service::{ListPage, Service},
-        watch::{DeploymentWatch, version},
+        watch::{DeploymentWatch, WatchReader, version},
     },
     events::{EventFilter, EventScope},
 };
@@ -52,7 +50,7 @@ const MOST_EVENTS: usize = 10_000;
 pub(super) async fn deployments(
     State(service): State<Arc<Service>>,
     inside: PathNamespace,
-    ClientAddress(client): ClientAddress,
+    reader: WatchReader,
     asked: RawParameters,
 ) -> Result<Response, ApiError> {
     let query = asked.read(&["namespace", "labelSelector", "limit", "continue", "watch", "resourceVersion"])?;
@@ -60,7 +58,7 @@ pub(super) async fn deployments(
     let selector = query.text("labelSelector").unwrap_or_default();
     if query.flag("watch")? {
         let watch = DeploymentWatch::of(selector, query.text("resourceVersion").unwrap_or_default())?;
-        return Ok(lines(service.watch(DeploymentWatch { namespace: inside, ..watch }, client).await?));
+        return Ok(lines(service.watch(DeploymentWatch { namespace: inside, ..watch }, &reader).await?));
     }
     Ok(Json(service.list(&ListPage { namespace: inside, ..page(&query)? }).await?).into_response())
 }
@@ -267,7 +265,7 @@ pub(super) async fn alias(
 pub(super) async fn events(
     State(service): State<Arc<Service>>,
     PathNamespace(inside): PathNamespace,
-    ClientAddress(client): ClientAddress,
+    reader: WatchReader,
     asked: RawParameters,
 ) -> Result<Response, ApiError> {
     let query = asked.read(&["namespace", "deployment", "function", "limit", "resourceVersion", "watch"])?;
@@ -290,7 +288,7 @@ pub(super) async fn events(
         limit: query.number("limit", MOST_EVENTS)?.unwrap_or(0),
     };
     if query.flag("watch")? {
-        return Ok(lines(service.watch_events(filter, client)?));
+        return Ok(lines(service.watch_events(filter, &reader)?));
     }
     Ok(Json(service.events(filter).await?).into_response())
 }

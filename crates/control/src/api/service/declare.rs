@@ -40,7 +40,7 @@ pub(crate) struct Write {
     pub(crate) ownership: Ownership,
 }
 
-/// Version that a write expects.
+/// The stored version on which a write depends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Expect {
     /// Any version.

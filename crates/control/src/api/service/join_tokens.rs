@@ -17,20 +17,20 @@ use crate::{
 };
 
 /// The most join tokens. Expired ones go when the next is made.
-const MOST: usize = 1_000;
+const MAX_JOIN_TOKENS: usize = 1_000;
 
 /// The most nodes that join with one token: more than a group of machines that starts at once, and a bound for a stolen
 /// one.
 const MOST_USES: u32 = 1_000;
 
 /// Longest description, in bytes: a line of a table.
-const LONGEST: usize = 128;
+const MAX_DESCRIPTION_BYTES: usize = 128;
 
 /// Default validity, in seconds. Enough to start some machines, short for a text in a log.
 const DEFAULT: u64 = 3_600;
 
 /// Longest validity, in seconds: thirty days. A token is for nodes that are about to join.
-const LATEST: u64 = 30 * 24 * 3_600;
+const MAX_VALIDITY_SECONDS: u64 = 30 * 24 * 3_600;
 
 /// The most controllers that a token names: more than any cluster runs, and few enough for a text that is pasted.
 const ADDRESSES: usize = 16;
@@ -46,9 +46,10 @@ impl Service {
         let all = self.handle.join_tokens().await?;
         let expired = all.iter().filter(|record| record.expires <= now).map(|record| record.id.as_str());
         self.handle.remove_join_tokens(expired).await.map_err(crate::handle::Error::from)?;
-        if all.iter().filter(|record| record.expires > now).count() >= MOST {
-            let message =
-                format!("there are {MOST} join tokens, as many as may be: `berth join-token revoke` removes one");
+        if all.iter().filter(|record| record.expires > now).count() >= MAX_JOIN_TOKENS {
+            let message = format!(
+                "there are {MAX_JOIN_TOKENS} join tokens, as many as may be: `berth join-token revoke` removes one"
+            );
             return Err(ApiError::new(Class::Conflict, message));
         }
         let secret = Secret::generate();
@@ -109,13 +110,13 @@ fn checked(new: &NewJoinToken) -> Result<(Roles, Option<WorkerId>), ApiError> {
         let message = format!("uses is {}: it may be 1 to {MOST_USES}, and 1 where spec.node is given", spec.uses);
         return Err(ApiError::invalid("spec.uses", message, "make a token for each node, or leave spec.node out"));
     }
-    if spec.description.len() > LONGEST || spec.description.chars().any(char::is_control) {
-        let message = format!("the description may have {LONGEST} bytes, in one line");
+    if spec.description.len() > MAX_DESCRIPTION_BYTES || spec.description.chars().any(char::is_control) {
+        let message = format!("the description may have {MAX_DESCRIPTION_BYTES} bytes, in one line");
         return Err(ApiError::invalid("spec.description", message, "shorten it"));
     }
     match new.expires_in_seconds {
-        Some(seconds) if seconds == 0 || seconds > LATEST => {
-            let message = format!("expiresInSeconds is {seconds}: it may be 1 to {LATEST}, thirty days");
+        Some(seconds) if seconds == 0 || seconds > MAX_VALIDITY_SECONDS => {
+            let message = format!("expiresInSeconds is {seconds}: it may be 1 to {MAX_VALIDITY_SECONDS}, thirty days");
             Err(ApiError::invalid("expiresInSeconds", message, "leave it out for an hour"))
         }
         _ => Ok((roles, node)),

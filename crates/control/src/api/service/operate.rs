@@ -12,7 +12,7 @@ use crate::api::{
 };
 
 /// Names that an error lists: a line or two.
-const NAMED: usize = 10;
+const MAX_NAMES: usize = 10;
 
 impl Service {
     /// Every node that the selector matches, and who leads.
@@ -61,9 +61,9 @@ pub(super) fn nobody<'a>(kind: &str, name: &str, known: impl Iterator<Item = &'a
     let hint = match nearest(name, known.clone()) {
         Some(near) => format!("did you mean {near:?}?"),
         None => {
-            let mut names: Vec<&str> = known.take(NAMED + 1).collect();
-            if names.len() > NAMED {
-                names[NAMED] = "…";
+            let mut names: Vec<&str> = known.take(MAX_NAMES + 1).collect();
+            if names.len() > MAX_NAMES {
+                names[MAX_NAMES] = "…";
             }
             if names.is_empty() { "none is attached".to_owned() } else { format!("there is {}", names.join(", ")) }
         }

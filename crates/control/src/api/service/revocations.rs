@@ -17,16 +17,16 @@ use super::Service;
 use crate::api::{error::ApiError, tokens::now};
 
 /// The most revocations. All of them are in the memory of every node, and travel whole.
-const MOST: usize = 5_000;
+const MAX_REVOCATIONS: usize = 5_000;
 
 /// Longest reason, in bytes: a sentence. Every node holds all of them in memory.
-const LONGEST: usize = 256;
+const MAX_REASON_BYTES: usize = 256;
 
 /// The most digits of a serial number: 20 bytes (RFC 5280, section 4.1.2.2).
 const DIGITS: usize = 40;
 
 /// Longest validity of a certificate, in seconds: the ten years of a CA.
-const LATEST: u64 = 10 * 366 * 24 * 3_600;
+const MAX_VALIDITY_SECONDS: u64 = 10 * 366 * 24 * 3_600;
 
 impl Service {
     /// Revokes certificates: here at once, on the other nodes within seconds.
@@ -34,12 +34,15 @@ impl Service {
         let identity = self.identity()?;
         let of = revoked(&new.spec)?;
         let all = self.handle.revocations().await?;
-        if all.items.len() >= MOST {
-            let message = format!("there are {MOST} revocations, as many as may be: give the cluster another CA");
+        if all.items.len() >= MAX_REVOCATIONS {
+            let message =
+                format!("there are {MAX_REVOCATIONS} revocations, as many as may be: give the cluster another CA");
             return Err(ApiError::new(Class::Conflict, message));
         }
         let now = now();
-        let until = new.until.map_or(now + LATEST, |until| (until.0.0 / 1_000_000_000).min(now + LATEST));
+        let until = new
+            .until
+            .map_or(now + MAX_VALIDITY_SECONDS, |until| (until.0.0 / 1_000_000_000).min(now + MAX_VALIDITY_SECONDS));
         if until <= now {
             let message = "the certificate has ended: nobody takes it anyway".to_owned();
             return Err(ApiError::invalid("until", message, "leave it out, or revoke another"));
@@ -92,8 +95,8 @@ impl Service {
 }
 
 fn revoked(spec: &RevocationSpec) -> Result<Revoked, ApiError> {
-    if spec.reason.len() > LONGEST || spec.reason.chars().any(char::is_control) {
-        let message = format!("the reason may have {LONGEST} bytes, in one line");
+    if spec.reason.len() > MAX_REASON_BYTES || spec.reason.chars().any(char::is_control) {
+        let message = format!("the reason may have {MAX_REASON_BYTES} bytes, in one line");
         return Err(ApiError::invalid("spec.reason", message, "shorten it"));
     }
     match (&spec.node, &spec.serial) {

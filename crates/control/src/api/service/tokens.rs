@@ -12,24 +12,24 @@ use super::Service;
 use crate::api::{error::ApiError, tokens::now};
 
 /// The most tokens, the expired ones included. All of them are in the memory of every node, and travel whole.
-const MOST: usize = 2_000;
+const MAX_TOKENS: usize = 2_000;
 
 /// The most namespaces, and patterns, of one token: its rights travel in a header between nodes.
 const MOST_PLACES: usize = 16;
 
 /// Longest pattern and description, in bytes: patterns travel in a header between nodes, descriptions are a line of a
 /// table.
-const LONGEST: usize = 128;
+const MAX_TEXT_BYTES: usize = 128;
 
 /// Longest validity, in seconds: some ninety years.
-const LATEST: u64 = 90 * 366 * 24 * 3_600;
+const MAX_VALIDITY_SECONDS: u64 = 90 * 366 * 24 * 3_600;
 
 impl Service {
     /// Makes a token. Its secret is in the answer and nowhere else.
     pub(crate) async fn create_token(&self, by: &str, new: NewToken) -> Result<CreatedToken, ApiError> {
         check(&new)?;
-        if self.handle.tokens().await?.tokens.len() >= MOST {
-            let message = format!("there are {MOST} tokens, as many as may be: `berth token revoke` removes one");
+        if self.handle.tokens().await?.tokens.len() >= MAX_TOKENS {
+            let message = format!("there are {MAX_TOKENS} tokens, as many as may be: `berth token revoke` removes one");
             return Err(ApiError::new(Class::Conflict, message));
         }
         let (secret, now) = (Secret::generate(), now());
@@ -91,19 +91,19 @@ fn check(new: &NewToken) -> Result<(), ApiError> {
             return Err(ApiError::invalid("spec.namespaces", message, ""));
         }
     }
-    if let Some(pattern) = spec.models.iter().find(|pattern| pattern.is_empty() || pattern.len() > LONGEST) {
-        let message = format!("{pattern:?} is no pattern of names: it must have 1 to {LONGEST} bytes");
+    if let Some(pattern) = spec.models.iter().find(|pattern| pattern.is_empty() || pattern.len() > MAX_TEXT_BYTES) {
+        let message = format!("{pattern:?} is no pattern of names: it must have 1 to {MAX_TEXT_BYTES} bytes");
         return Err(ApiError::invalid("spec.models", message, "write for example fraud-*"));
     }
-    if spec.description.len() > LONGEST || spec.description.chars().any(char::is_control) {
-        let message = format!("the description may have {LONGEST} bytes, in one line");
+    if spec.description.len() > MAX_TEXT_BYTES || spec.description.chars().any(char::is_control) {
+        let message = format!("the description may have {MAX_TEXT_BYTES} bytes, in one line");
         return Err(ApiError::invalid("spec.description", message, "shorten it"));
     }
     if let Err((field, message)) = UseLimits::from(spec.limits.unwrap_or_default()).check() {
         return Err(ApiError::invalid(&format!("spec.limits.{field}"), message, "or leave it out"));
     }
     match new.expires_in_seconds {
-        Some(seconds) if seconds == 0 || seconds > LATEST => {
+        Some(seconds) if seconds == 0 || seconds > MAX_VALIDITY_SECONDS => {
             let message = format!("expiresInSeconds is {seconds}");
             Err(ApiError::invalid("expiresInSeconds", message, "write a number from 1 to 2846016000, or leave it out"))
         }

@@ -160,16 +160,16 @@ fn failure(failure: &Failure) -> FailureView {
 }
 
 fn died(deaths: &Deaths) -> String {
-    let Deaths { count, in_a_row, at, how, again_at } = deaths;
+    let Deaths { count, in_a_row, at, cause, again_at } = deaths;
     let now = match again_at {
         None => "it is up again".to_owned(),
         Some(at) => format!("it is down and starts again at {at}"),
     };
     let times = if *count == 1 { "once".to_owned() } else { format!("{count} times, {in_a_row} in a row") };
-    format!("its process died {times}, last at {at}: {how}; {now}")
+    format!("its process died {times}, last at {at}: {cause}; {now}")
 }
 
-/// Description of a residency for people.
+/// A replica's residency in words: state, message, and memory.
 pub(super) struct ResidencyText {
     pub(super) state: &'static str,
     pub(super) message: String,
@@ -260,7 +260,7 @@ mod tests {
             needs: None,
         };
         let deaths =
-            Deaths { count: 3, in_a_row: 2, at: Time(0), how: "it ended with code 3".to_owned(), again_at: None };
+            Deaths { count: 3, in_a_row: 2, at: Time(0), cause: "it ended with code 3".to_owned(), again_at: None };
         let died = Ready {
             since: Time(0),
             memory: ByteSize(1),

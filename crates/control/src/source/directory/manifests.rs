@@ -35,7 +35,7 @@ struct File {
     broken: bool,
 }
 
-/// The manifests of a folder, and the problems with them.
+/// The content of a folder's manifests at the last scan; of an invalid file, the last valid content.
 #[derive(Debug, Default)]
 pub(super) struct FolderManifests {
     files: BTreeMap<PathBuf, File>,

@@ -20,7 +20,7 @@ const MAX_ENTRIES: usize = 200_000;
 /// Bytes of one manifest: a file of thousands of documents fits, and one that was put there by mistake is not read.
 const MAX_BYTES: u64 = 8 << 20;
 
-/// Content of a folder.
+/// The manifests below a folder at one moment.
 #[derive(Debug, Default)]
 pub(super) struct Scanned {
     /// Manifests in the order of their paths, with their text.

@@ -34,7 +34,7 @@ pub(super) const FLUSH_AFTER: Duration = Duration::from_millis(100);
 const REST: u32 = 10;
 
 /// The longest, however slow the disk is: a crash undoes no more than a second of relaxed commits.
-const LONGEST: Duration = Duration::from_secs(1);
+const MAX_FLUSH_PAUSE: Duration = Duration::from_secs(1);
 
 /// Commits that stay in the log for watches to go back to: a client that missed fewer goes on, one that missed more lists again,
 /// and the log on disk is bounded.
@@ -42,7 +42,7 @@ const LOG_KEPT: u64 = 20_000;
 
 type Reply<T> = oneshot::Sender<Result<T, StoreError>>;
 
-/// Request to the writer thread.
+/// Request to the writer thread, which is the only one that writes.
 pub(super) enum Command {
     Commit { txn: Txn, durability: Durability, reply: Reply<Outcome> },
     Compact { before: Rev, reply: Reply<()> },
@@ -179,7 +179,7 @@ fn flush(file: &File, unflushed: &mut Option<Instant>) -> Duration {
     if let Err(error) = flushed {
         tracing::error!(event = "store_flush_failed", %error, "the last plans of on-demand models are not stored");
     }
-    (began.elapsed() * REST).clamp(FLUSH_AFTER, LONGEST)
+    (began.elapsed() * REST).clamp(FLUSH_AFTER, MAX_FLUSH_PAUSE)
 }
 
 /// Runs the waiting commands and answers all of them in every case. A command whose caller has gone is not run,

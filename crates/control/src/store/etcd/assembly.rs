@@ -28,7 +28,7 @@ pub(super) enum WatchEnd {
         /// The oldest rev that is not.
         oldest: Rev,
     },
-    /// The server ended it.
+    /// The server ended it, for this reason.
     Cancelled(String),
     /// Revisions are out of order.
     Disorder(String),

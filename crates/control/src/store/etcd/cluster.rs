@@ -135,17 +135,17 @@ impl Cluster {
         self.seen.fetch_max(rev.0, Ordering::AcqRel);
     }
 
-    /// The endpoint to ask.
+    /// Position of the endpoint to ask: the same until it fails.
     pub(super) fn pick(&self) -> usize {
         self.current.load(Ordering::Relaxed) % self.members.len()
     }
 
-    /// Number of endpoints.
+    /// The number of configured endpoints.
     pub(super) fn members(&self) -> usize {
         self.members.len()
     }
 
-    /// Address of an endpoint.
+    /// Address of the endpoint at a position of the configuration, `HOST:PORT`.
     pub(super) fn address(&self, member: usize) -> &str {
         &self.members[member].address
     }

@@ -20,11 +20,11 @@ pub struct EtcdConfig {
     pub tls: Option<EtcdTls>,
     /// User and password, if etcd requires authentication.
     pub credentials: Option<EtcdCredentials>,
-    /// Timeouts of requests.
+    /// Limits of time for requests to etcd.
     pub patience: Timeouts,
 }
 
-/// TLS settings.
+/// TLS settings: trusted authorities, our own certificate, and the expected name.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct EtcdTls {
     /// Certificates of the authorities that may vouch for etcd, PEM; `None`: those that the system trusts.
@@ -45,12 +45,12 @@ impl fmt::Debug for EtcdTls {
     }
 }
 
-/// A user of etcd.
+/// User and password for etcd's own authentication. `Debug` leaves the password out.
 #[derive(Clone, PartialEq, Eq)]
 pub struct EtcdCredentials {
-    /// User name.
+    /// Name of a user that reads and writes the prefix.
     pub user: String,
-    /// User's password.
+    /// Password, in clear: it comes from a file, never from an address.
     pub password: String,
 }
 
@@ -60,7 +60,7 @@ impl fmt::Debug for EtcdCredentials {
     }
 }
 
-/// Timeouts of requests.
+/// Timeouts of requests to etcd. 2, 3, 10 and 5 s by default, in the order of the fields.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Timeouts {
     /// Limit for connecting. Allows for distant members.
@@ -111,7 +111,7 @@ pub enum ConfigError {
 /// default port is 2379.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Address {
-    /// True for TLS.
+    /// True for `etcds`: connections use TLS.
     pub tls: bool,
     /// `HOST:PORT` of members, at least one.
     pub endpoints: Vec<String>,

@@ -18,7 +18,7 @@ use super::{
 };
 use crate::store::{Compare, Entry, Rev, StoreError};
 
-/// The number of a lease.
+/// The number that etcd gave a lease; shown in hexadecimal digits, as `etcdctl` takes it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LeaseId(pub i64);
 
@@ -32,7 +32,7 @@ impl fmt::Display for LeaseId {
 /// A lease that was granted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Lease {
-    /// Id of the lease.
+    /// Number to renew and to release it by.
     pub id: LeaseId,
     /// Duration from the grant: the requested time, or more.
     pub ttl: Duration,
@@ -43,7 +43,7 @@ pub struct Lease {
 pub enum Claim {
     /// Won at this revision, for as long as the lease lives.
     Won(Rev),
-    /// Held by another.
+    /// Held by another, with this entry.
     Taken(Entry),
 }
 

@@ -31,7 +31,7 @@ use crate::store::{Compare, MAX_BYTES, Op, Outcome, Rev, StoreError, Txn};
 const ENVELOPE: usize = 1 << 10;
 
 /// Pause before a transaction is sent again; short compared with an election of etcd.
-const AGAIN: Duration = Duration::from_millis(50);
+const RETRY_PAUSE: Duration = Duration::from_millis(50);
 
 impl EtcdStore {
     pub(super) async fn transact(&self, txn: Txn) -> Result<Outcome, StoreError> {
@@ -49,10 +49,10 @@ impl EtcdStore {
                 Ok((true, rev)) => return Ok(Outcome::Committed(rev)),
                 Ok((false, _)) if lost.is_none() => return Ok(Outcome::Conflict),
                 Ok((false, _)) => return self.resolve(&txn, seen, lost.unwrap_or_default()).await,
-                Err(EtcdError::Lost(reason)) if guard(&txn).is_some() && Instant::now() + AGAIN < deadline => {
+                Err(EtcdError::Lost(reason)) if guard(&txn).is_some() && Instant::now() + RETRY_PAUSE < deadline => {
                     tracing::debug!(event = "store_answer_lost", reason, again = true);
                     lost = Some(reason);
-                    tokio::time::sleep(AGAIN).await;
+                    tokio::time::sleep(RETRY_PAUSE).await;
                 }
                 Err(EtcdError::Lost(reason)) => return self.resolve(&txn, seen, reason).await,
                 // Only the first attempt is in doubt, and this one says nothing of it.

@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use berth_control::{
     Config, Handle,
-    api::{self, ApiRouter, Leader, Seams, top::ModelCounters},
+    api::{self, ApiDependencies, ApiRouter, Leader, top::ModelCounters},
     build,
     functions::FunctionHost,
     store::memory::MemoryStore,
@@ -94,7 +94,7 @@ impl World {
         tasks.spawn(async move { control.run(stop).await.map(|_| ()).expect("a memory store does not fail") });
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("loopback has free ports");
         let base = format!("http://{}", listener.local_addr().expect("it is bound"));
-        let seams = Seams {
+        let dependencies = ApiDependencies {
             audit: berth_audit::AuditLog::default(),
             beside: None,
             metrics: Arc::new(|| "# EOF\n".to_owned()),
@@ -111,7 +111,7 @@ impl World {
             admin_token: None,
             issuing: None,
         };
-        let served = api::serve(listener, None, ApiRouter::alone(handle.clone(), seams), shutdown.clone());
+        let served = api::serve(listener, None, ApiRouter::alone(handle.clone(), dependencies), shutdown.clone());
         tasks.spawn(async move { served.await.expect("the listener lives") });
         Self { base, handle, shutdown, tasks, client: client() }
     }

@@ -147,7 +147,7 @@ fn nothing_moves_when_another_takes_over() {
         };
         assert!(now.len() == held.len() && now.keys().all(same), "{worker} keeps what it holds");
     }
-    let whole: Vec<_> = routes(&effects).into_iter().filter(|(to, _)| *to == To::One(GATEWAY)).collect();
+    let whole: Vec<_> = routes(&effects).into_iter().filter(|(to, _)| *to == RouteRecipients::One(GATEWAY)).collect();
     assert_eq!((whole.len(), whole[0].1.base, whole[0].1.set.len()), (1, None, 12));
     let ready: usize = whole[0].1.set.iter().map(|route| route.versions[0].ready.len()).sum();
     assert_eq!(ready, 16, "everything that answers is routed to from the first moment");
@@ -181,8 +181,8 @@ fn it_waits_for_members_that_live_and_for_workers_that_records_name() {
     assert!(routes(&attach_gateway(&mut bench)).is_empty());
     let mut effects = bench.wait(SETTLE_CLUSTER);
     effects.extend(bench.settle());
-    assert!(routes(&effects).iter().any(|(to, change)| *to == To::One(GATEWAY) && change.base.is_none()));
-    let asked = bench.on(Event::Gateway(GATEWAY, GatewayEvent::AskWhole));
+    assert!(routes(&effects).iter().any(|(to, change)| *to == RouteRecipients::One(GATEWAY) && change.base.is_none()));
+    let asked = bench.on(Event::Gateway(GATEWAY, GatewayEvent::Resync));
     assert_eq!(routes(&asked).len(), 1, "from then on at once");
 }
 
@@ -217,7 +217,8 @@ fn a_worker_that_is_late_to_a_new_leader_is_routed_to_for_a_while() {
         (bench, effects)
     };
     let (mut bench, mut effects) = late();
-    let whole = routes(&effects).into_iter().find(|(to, _)| *to == To::One(GATEWAY)).expect("every route").1;
+    let whole =
+        routes(&effects).into_iter().find(|(to, _)| *to == RouteRecipients::One(GATEWAY)).expect("every route").1;
     assert_eq!(
         whole.set.iter().map(|route| route.versions[0].ready.len()).sum::<usize>(),
         16,

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use berth_control::controller::{Absent, SETTLE_CLUSTER};
+use berth_control::controller::{AbsentWorker, SETTLE_CLUSTER};
 use berth_spec::{Health, UnknownWorkers, WorkerTerms, worker::Eviction};
 
 use super::{
@@ -36,7 +36,7 @@ fn wait(bench: &mut Bench, time: Duration) {
     }
 }
 
-fn absent(bench: &Bench) -> Vec<Absent> {
+fn absent(bench: &Bench) -> Vec<AbsentWorker> {
     bench.brain.absent(bench.now)
 }
 
@@ -45,7 +45,7 @@ fn who_died_with_the_controller_before_is_absent_with_what_it_held() {
     let legacy = first_term();
     let [first, ..] = workers();
     let held: BTreeSet<_> = legacy.held[&first.id].1.keys().map(|revision| revision.deployment().clone()).collect();
-    let expected = [Absent { id: first.id.clone(), held }];
+    let expected = [AbsentWorker { id: first.id.clone(), held }];
     assert!(!expected[0].held.is_empty());
     let (failed, left) = (Health::Failed, Health::Left);
     for (before, after, is_absent) in [

@@ -9,7 +9,7 @@ use std::{
 use berth_control::{
     Config, Handle, Metrics,
     api::{
-        self, ApiRouter, Leader, Relay, Seams,
+        self, ApiDependencies, ApiRouter, Leader, Relay,
         top::{ModelCounters, TopSource},
     },
     build_with,
@@ -107,7 +107,7 @@ impl Stage {
             let (leadership, views) = watch::channel(LeadershipView::Following { leader: None });
             let relay = Relay { peers: peers.clone(), found: None };
             let members = addresses.iter().map(|(name, at)| member(name, *at)).collect();
-            let front = ApiRouter::new(views.clone(), Some(relay), seams(&name, members, views.clone()));
+            let front = ApiRouter::new(views.clone(), Some(relay), dependencies(&name, members, views.clone()));
             let port = Port { fleet: FleetService::new(views, Some(peers.clone())), front: front.clone() };
             let (handler, port) = (Arc::new(port), stop.child_token());
             let shutdown = port.clone();
@@ -288,9 +288,13 @@ fn member(name: &WorkerId, at: SocketAddr) -> (Arc<Member>, Health) {
     (Arc::new(member), Health::Alive)
 }
 
-fn seams(name: &WorkerId, members: Vec<(Arc<Member>, Health)>, leadership: watch::Receiver<LeadershipView>) -> Seams {
+fn dependencies(
+    name: &WorkerId,
+    members: Vec<(Arc<Member>, Health)>,
+    leadership: watch::Receiver<LeadershipView>,
+) -> ApiDependencies {
     let (version, me) = (name.to_string(), name.clone());
-    Seams {
+    ApiDependencies {
         audit: berth_audit::AuditLog::default(),
         metrics: Arc::new(|| "# EOF\n".to_owned()),
         top: counters(name),

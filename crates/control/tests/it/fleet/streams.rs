@@ -219,7 +219,7 @@ async fn the_leader_is_found_where_the_store_has_it() {
     let context = ConnectContext { peers: peers.clone(), ..stage.context(1) };
     let mut held = stage.obedient_worker(context, worker("b", 1));
     until(&mut held, |held| held.attached == 1).await;
-    let leader = peers.leader(&node("a")).expect("it is known");
+    let leader = peers.leader_peer(&node("a")).expect("it is known");
     assert_eq!(leader.member().peer, a, "c said where it is");
 }
 

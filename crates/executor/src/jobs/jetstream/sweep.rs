@@ -14,10 +14,10 @@ use super::{
 };
 
 /// Pause between two looks: what has expired may stay so long, and an empty look is cheap.
-const EVERY: Duration = Duration::from_secs(10);
+const SWEEP_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Messages of one look: a few requests to the server for each.
-const MOST: usize = 200;
+const MAX_MESSAGES: usize = 200;
 
 /// Age at which a job that waits nowhere was left by a killed executor, and is not being handed in.
 const LEFT: Duration = Duration::from_secs(60);
@@ -35,7 +35,7 @@ impl Sweep {
     }
 
     pub(super) async fn run(mut self) {
-        let mut ticks = interval(EVERY);
+        let mut ticks = interval(SWEEP_INTERVAL);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             ticks.tick().await;
@@ -47,7 +47,7 @@ impl Sweep {
 
     /// Looks at the next messages.
     pub(super) async fn look(&mut self, now: u64) -> Result<(), JetStreamError> {
-        for _ in 0..MOST {
+        for _ in 0..MAX_MESSAGES {
             let kept = self.store.api.next_kept(&self.store.jobs(), self.next).await?;
             let age = match &kept {
                 Some(kept) => self.judge(kept, now).await?,
@@ -78,15 +78,15 @@ impl Sweep {
             _ => words.next().and_then(JobId::parse),
         };
         let Some(id) = id else { return Ok(Age::Any) };
-        let over = match store.read(&id).await? {
+        let expired = match store.read(&id).await? {
             // The record comes first and goes last.
             None => true,
             Some((record, number)) if record.state.is_end() => {
-                let over = record.ended.saturating_add(millis(self.keep)) <= now;
-                if !over && number == kept.sequence {
+                let expired = record.ended.saturating_add(millis(self.keep)) <= now;
+                if !expired && number == kept.sequence {
                     return Ok(Age::Young);
                 }
-                over
+                expired
             }
             Some((record, _)) => {
                 record.came.saturating_add(millis(LEFT)) <= now
@@ -94,7 +94,7 @@ impl Sweep {
             }
         };
         match word {
-            _ if !over => {}
+            _ if !expired => {}
             Some("j") => store.forget(&id).await?,
             _ => store.api.delete(&store.jobs(), kept.sequence).await?,
         }

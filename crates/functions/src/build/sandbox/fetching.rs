@@ -35,7 +35,7 @@ const LISTENER_WITHIN: Duration = Duration::from_secs(30);
 const CONNECTIONS: usize = 256;
 
 /// Hosts that are remembered of a step, and told: more are no better explanation.
-const REMEMBERED: usize = 4;
+const MAX_HOSTS: usize = 4;
 
 /// Variables that name the proxy, as uv, pip, git and npm read them. Those of npm win over an `.npmrc` of the code.
 const PROXIES: [&str; 8] = [
@@ -103,12 +103,12 @@ impl FetchNetwork {
         found
     }
 
-    /// A way to the registries for one step.
-    pub(super) fn open(&self) -> io::Result<Passage> {
+    /// A proxy to the registries for one step.
+    pub(super) fn open(&self) -> io::Result<RegistryProxy> {
         let (ours, theirs) = UnixStream::pair()?;
         ours.set_read_timeout(Some(LISTENER_WITHIN))?;
         let requests = Requests { registries: Arc::clone(&self.registries), hosts: Mutex::default() };
-        Ok(Passage { ours, theirs: Some(theirs.into()), requests: Arc::new(requests) })
+        Ok(RegistryProxy { ours, theirs: Some(theirs.into()), requests: Arc::new(requests) })
     }
 }
 
@@ -139,14 +139,14 @@ fn works(bubblewrap: &Bubblewrap, launch: &Launch) -> bool {
     received.is_ok() && status.is_ok_and(|status| status.success())
 }
 
-/// The way of one step to the registries.
-pub(super) struct Passage {
+/// Proxy of one step to the registries.
+pub(super) struct RegistryProxy {
     ours: UnixStream,
     theirs: Option<OwnedFd>,
     requests: Arc<Requests>,
 }
 
-impl Passage {
+impl RegistryProxy {
     /// Standard input of the step: the launcher sends the listener over it.
     pub(super) fn input(&mut self) -> Stdio {
         self.theirs.take().map_or_else(Stdio::null, Stdio::from)
@@ -174,10 +174,10 @@ impl Passage {
     }
 }
 
-/// Serves the way of a step, where it has one. Resolves with the reason if that ends before the step.
-pub(super) async fn serve(passage: Option<Passage>) -> String {
-    match passage {
-        Some(passage) => passage.serve().await,
+/// Serves the proxy of a step, where it has one. Resolves with the reason if that ends before the step.
+pub(super) async fn serve(proxy: Option<RegistryProxy>) -> String {
+    match proxy {
+        Some(proxy) => proxy.serve().await,
         None => std::future::pending().await,
     }
 }
@@ -225,10 +225,10 @@ impl Client for Requests {
         let Some(wanted) = wanted else { return };
         let mut hosts = self.hosts();
         match outcome {
-            Outcome::Refused(why) if hosts.refused.len() < REMEMBERED => {
+            Outcome::Refused(why) if hosts.refused.len() < MAX_HOSTS => {
                 hosts.refused.insert(wanted.clone(), why);
             }
-            Outcome::Unresolved | Outcome::Unreachable if hosts.away.len() < REMEMBERED => {
+            Outcome::Unresolved | Outcome::Unreachable if hosts.away.len() < MAX_HOSTS => {
                 hosts.away.insert(wanted.clone());
             }
             _ => {}
@@ -314,7 +314,7 @@ mod tests {
         for port in 1..100 {
             requests.note(Outcome::Refused(Refusal::Undeclared), Some(&host(&format!("10.0.0.1:{port}"))));
         }
-        assert_eq!(requests.refusals().len(), REMEMBERED);
+        assert_eq!(requests.refusals().len(), MAX_HOSTS);
     }
 
     #[test]

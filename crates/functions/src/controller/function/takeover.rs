@@ -1,4 +1,4 @@
-//! A function that a new leader takes over: which version of it serves, and the revival of the one that served last where this node
+//! A function that a new leader takes over: which version of it serves, and the redeployment of the one that served last where this node
 //! has not deployed it.
 //!
 //! ```text
@@ -7,7 +7,7 @@
 //!                          ▲                    └──────────────── failed ───────────────────┴────────▶ ┘
 //!                          └─ its time comes, where the failure may pass and nothing newer serves by then
 //! ```
-//! A revival concludes nothing: generation, history and the facts `Built` and `Deployed` are those of the desired state.
+//! A redeployment concludes nothing: generation, history and the facts `Built` and `Deployed` are those of the desired state.
 
 use std::{sync::Arc, time::Duration};
 
@@ -29,9 +29,9 @@ pub(in crate::controller) enum FoundBy {
     Put,
 }
 
-/// Step of the revival of the version that served last.
+/// Step of the redeployment of the version that served last.
 #[derive(Debug)]
-pub(in crate::controller) enum Revival {
+pub(in crate::controller) enum RedeployStep {
     /// Waits for its turn.
     Queued,
     /// Its artifact is looked for, or built.
@@ -42,17 +42,17 @@ pub(in crate::controller) enum Revival {
 
 impl Function {
     /// Has the version that served last deployed before the desired state, where this node lacks it.
-    pub(super) fn revive_first(&mut self, now: &str) {
-        if !self.revives {
+    pub(super) fn redeploy_first(&mut self, now: &str) {
+        if !self.needs_redeploy {
             return;
         }
         if matches!(self.stage, Stage::Queued { known: Some(_) }) {
             // It is the desired state.
-            self.revives = false;
+            self.needs_redeploy = false;
             return;
         }
         let concluded = matches!(self.stage, Stage::Failed { .. });
-        self.stage = Stage::Reviving { step: Revival::Queued, concluded };
+        self.stage = Stage::Redeploying { step: RedeployStep::Queued, concluded };
         let (serves, message) = (self.serves, format!("Waits for its turn.{}", self.remainder()));
         let status = self.status_mut();
         if !serves {
@@ -64,29 +64,29 @@ impl Function {
         }
     }
 
-    /// The turn of a revival has come; `None` where it waits for none.
-    pub(super) fn start_revival(&mut self, key: &str, task: TaskId) -> Result<Option<Task>, Failure> {
-        let work = self.revival(key)?;
-        let Stage::Reviving { step: step @ Revival::Queued, .. } = &mut self.stage else { return Ok(None) };
-        *step = Revival::Building(task);
+    /// The turn of a redeployment has come; `None` where it waits for none.
+    pub(super) fn start_redeploy(&mut self, key: &str, task: TaskId) -> Result<Option<Task>, Failure> {
+        let work = self.redeploy_task(key)?;
+        let Stage::Redeploying { step: step @ RedeployStep::Queued, .. } = &mut self.stage else { return Ok(None) };
+        *step = RedeployStep::Building(task);
         Ok(Some(work))
     }
 
-    /// The artifact of a revival is there; `None` where it waits for none.
-    pub(super) fn revival_built(&mut self, key: &str, built: &Built) -> Result<Option<Task>, Failure> {
-        let work = self.revival(key)?;
-        let Stage::Reviving { step, .. } = &mut self.stage else { return Ok(None) };
-        let Revival::Building(task) = *step else { return Ok(None) };
-        *step = Revival::Deploying(task, Box::new(built.artifact.clone()));
+    /// The artifact of a redeployment is there; `None` where it waits for none.
+    pub(super) fn redeploy_built(&mut self, key: &str, built: &Built) -> Result<Option<Task>, Failure> {
+        let work = self.redeploy_task(key)?;
+        let Stage::Redeploying { step, .. } = &mut self.stage else { return Ok(None) };
+        let RedeployStep::Building(task) = *step else { return Ok(None) };
+        *step = RedeployStep::Deploying(task, Box::new(built.artifact.clone()));
         Ok(Some(work))
     }
 
     /// The version that served last serves again.
-    pub(super) fn revived(&mut self, deployed: &Deployed, now: Time) {
-        let Stage::Reviving { step: Revival::Deploying(_, artifact), concluded } = &self.stage else { return };
+    pub(super) fn redeployed(&mut self, deployed: &Deployed, now: Time) {
+        let Stage::Redeploying { step: RedeployStep::Deploying(_, artifact), concluded } = &self.stage else { return };
         let (artifact, concluded) = (ArtifactStatus::clone(artifact), *concluded);
         let (before, now) = (self.remainder(), now.to_string());
-        (self.serves, self.revives, self.failures) = (true, false, 0);
+        (self.serves, self.needs_redeploy, self.failures) = (true, false, 0);
         let last = self.status.history.first().cloned();
         let status = self.status_mut();
         if let Some(last) = last {
@@ -97,10 +97,10 @@ impl Function {
         self.go_on(concluded, before);
     }
 
-    /// A revival failed; returns the time of the next attempt, unless the desired state has its turn before.
-    pub(super) fn not_revived(&mut self, failure: &Failure, concluded: bool, now: Time) -> Option<Time> {
+    /// A redeployment failed; returns the time of the next attempt, unless the desired state has its turn before.
+    pub(super) fn redeploy_failed(&mut self, failure: &Failure, concluded: bool, now: Time) -> Option<Time> {
         let (before, again) = (self.remainder(), self.next_attempt(failure.retry, now));
-        self.revives = again.is_some();
+        self.needs_redeploy = again.is_some();
         if !self.serves {
             let gone = again.is_none();
             let status = self.status_mut();
@@ -133,8 +133,8 @@ impl Function {
         }
     }
 
-    /// The task of a revival, or the failure where its spec cannot be read.
-    fn revival(&self, key: &str) -> Result<Task, Failure> {
+    /// The task of a redeployment, or the failure where its spec cannot be read.
+    fn redeploy_task(&self, key: &str) -> Result<Task, Failure> {
         let Some(last) = self.status.history.first() else { return Err(unreadable("it is not in the history")) };
         let spec = FunctionSpec::reread(key, &last.spec.0).map_err(|wrong| unreadable(&wrong))?;
         Ok(Task {
@@ -185,7 +185,7 @@ pub(super) fn adopt(status: &mut Status, served: Served, now: Time) {
     status.set("Ready", true, "Serving", ("", &since));
 }
 
-/// The failure of a revival without a spec.
+/// The failure of a redeployment without a spec.
 fn unreadable(wrong: &str) -> Failure {
     Failure {
         reason: "NotRevived",

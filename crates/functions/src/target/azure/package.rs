@@ -21,7 +21,7 @@ use crate::{
 };
 
 /// Packages of a function that are kept: the one that runs, the one before it, and some for a way back.
-const KEPT: usize = 5;
+const MAX_PACKAGES: usize = 5;
 
 /// An app reads its package at each start, however long it lives.
 const SIGNED_FOR: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
@@ -114,7 +114,7 @@ impl Packages {
             found.iter().filter(|(_, key)| *key != used && key.as_ref().ends_with(".zip")).collect();
         packages.sort_unstable_by(|a, b| b.cmp(a));
         let stem = |key: &Key| key.filename().and_then(|name| name.split('.').next()).unwrap_or_default().to_owned();
-        let gone: BTreeSet<String> = packages.into_iter().skip(KEPT).map(|(_, key)| stem(key)).collect();
+        let gone: BTreeSet<String> = packages.into_iter().skip(MAX_PACKAGES).map(|(_, key)| stem(key)).collect();
         for (_, key) in found.iter().filter(|(_, key)| gone.contains(&stem(key))) {
             self.store.delete(key).await.map_err(|error| self.wrong(&error))?;
         }

@@ -26,7 +26,7 @@ const ATTEMPTS: u32 = 6;
 const LONGEST_PAUSE: Duration = Duration::from_secs(120);
 
 /// Pause between two looks at an operation that names none: operations take minutes.
-const LOOK: Duration = Duration::from_secs(5);
+const POLL_INTERVAL: Duration = Duration::from_secs(5);
 
 /// The longest operation: creating a plan takes minutes.
 const LONGEST_OPERATION: Duration = Duration::from_secs(900);
@@ -231,7 +231,7 @@ async fn wait(path: &str, pause: Option<Duration>, deadline: Instant) -> Result<
         let message = format!("Azure did not finish {path} within {} s", LONGEST_OPERATION.as_secs());
         return Err(AzureError::away("OperationLate", message));
     }
-    tokio::time::sleep(pause.unwrap_or(LOOK)).await;
+    tokio::time::sleep(pause.unwrap_or(POLL_INTERVAL)).await;
     Ok(())
 }
 

@@ -18,12 +18,8 @@ use std::{
 
 use berth_sandbox::User;
 use berth_spec::{ByteSize, network::Destination};
-use berth_wire::header_list;
 use berth_worker::cgroup::{Cgroup, Limits};
-use bytes::{Bytes, BytesMut};
-use http_body_util::{BodyExt as _, Full};
-use hyper::client::conn::http1;
-use hyper_util::rt::TokioIo;
+use bytes::Bytes;
 use rustix::{
     fs::{Mode, OFlags, open, openat},
     process::{Pid, Signal, kill_process_group},
@@ -33,6 +29,7 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::{
     egress::{self, Function},
+    exchange::{CallError, HEALTH, exchange},
     isolator::{Confined, NetworkAccess, Program},
     version::Launcher,
 };
@@ -51,9 +48,6 @@ const NODE_HOST: &str = concat!(
     include_str!("../../host/host.cjs")
 );
 
-/// The largest answer: it is held in memory until it is whole.
-const LARGEST_ANSWER: usize = 64 << 20;
-
 /// Processes and threads of a function: Node.js and Python take some ten each, and a fork bomb ends here.
 const PROCESSES: u32 = 256;
 
@@ -69,14 +63,11 @@ const FORGOTTEN: Duration = Duration::from_secs(600);
 /// The longest time in which a sandbox is made: milliseconds, and seconds on a machine that does a hundred other things.
 const SANDBOX_WITHIN: Duration = Duration::from_secs(30);
 
-/// Path at which the host programs answer for themselves.
-const HEALTH: &str = "/.berth/health";
-
 /// The longest answer to that: a process with all its cores busy answers late.
 const HEALTH_LIMIT: Duration = Duration::from_secs(5);
 
 /// Interval at which a start is looked at: a cold request waits no longer than it has to.
-const LOOK: Duration = Duration::from_millis(10);
+const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
 pub(super) struct Start<'a> {
     /// The key of the function.
@@ -87,19 +78,6 @@ pub(super) struct Start<'a> {
     pub(super) hosts: &'a [Destination],
     pub(super) memory_mib: u64,
     pub(super) limit: Duration,
-}
-
-/// Reason why a process gave no answer.
-#[derive(Debug, thiserror::Error)]
-pub(super) enum CallError {
-    #[error("its process is gone ({0})")]
-    Gone(String),
-    #[error("its answer has more than {LARGEST_ANSWER} bytes")]
-    TooLarge,
-    #[error("the headers of its answer have {0}")]
-    LongHead(#[from] header_list::TooLong),
-    #[error("the headers of its answer have more than {} bytes, or are more than 100", header_list::LONGEST)]
-    EndlessHead,
 }
 
 /// A running process.
@@ -247,14 +225,14 @@ impl Instance {
             }
             if !self.is_alive() {
                 // Its last words may be on their way.
-                tokio::time::sleep(LOOK).await;
+                tokio::time::sleep(POLL_INTERVAL).await;
                 let why = if self.limits.ran_out_of_memory() { "out of memory (spec.limits.memoryMiB): " } else { "" };
                 return Err(format!("its process ended: {why}{}", last_words(&log.tail())));
             }
             if Instant::now() >= end {
                 return Err(format!("its process was not ready within {} s", limit.as_secs()));
             }
-            tokio::time::sleep(LOOK).await;
+            tokio::time::sleep(POLL_INTERVAL).await;
         }
     }
 
@@ -273,42 +251,18 @@ impl Instance {
     /// One request over a connection of its own: on a Unix socket that costs microseconds, and none is broken when it is
     /// needed.
     pub(super) async fn call(&self, request: http::Request<Bytes>) -> Result<http::Response<Bytes>, CallError> {
-        let gone = |error: &dyn std::error::Error| {
-            let memory = if self.limits.ran_out_of_memory() { ", out of memory" } else { "" };
-            CallError::Gone(format!("{error}{memory}"))
+        let connected = match self.address() {
+            Ok(address) => UnixStream::connect(address).await,
+            Err(error) => Err(error),
         };
-        let address = self.address().map_err(|error| gone(&error))?;
-        let stream = UnixStream::connect(address).await.map_err(|error| gone(&error))?;
-        let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(|error| gone(&error))?;
-        let asked = async {
-            let answer = sender.send_request(sent(request)).await;
-            let answer = answer.map_err(|error| match error.is_parse_too_large() {
-                true => CallError::EndlessHead,
-                false => gone(&error),
-            })?;
-            header_list::check(answer.headers())?;
-            let (mut head, mut body) = answer.into_parts();
-            // They are of this connection, not of the client's.
-            for name in ["connection", "keep-alive", "transfer-encoding", "upgrade"] {
-                head.headers.remove(name);
-            }
-            let mut whole = BytesMut::new();
-            while let Some(frame) = body.frame().await {
-                let Ok(data) = frame.map_err(|error| gone(&error))?.into_data() else { continue };
-                if data.len() > LARGEST_ANSWER - whole.len() {
-                    return Err(CallError::TooLarge);
-                }
-                // A copy: a piece keeps all of the buffer that it was read into, and an answer may come byte by byte.
-                whole.extend_from_slice(&data);
-            }
-            Ok(http::Response::from_parts(head, whole.freeze()))
+        let answered = match connected {
+            Ok(stream) => exchange(stream, request).await,
+            Err(error) => Err(CallError::Gone(error.to_string())),
         };
-        tokio::pin!(asked);
-        tokio::select! {
-            answer = &mut asked => answer,
-            // The connection may end before its answer is taken.
-            _ = connection => asked.await,
-        }
+        answered.map_err(|error| match error {
+            CallError::Gone(why) if self.limits.ran_out_of_memory() => CallError::Gone(format!("{why}, out of memory")),
+            error => error,
+        })
     }
 }
 
@@ -320,23 +274,6 @@ impl Drop for Instance {
         }
         let _ = std::fs::remove_dir_all(&self.folder);
     }
-}
-
-/// A request as a function sees it.
-fn sent(request: http::Request<Bytes>) -> http::Request<Full<Bytes>> {
-    let (mut head, body) = request.into_parts();
-    let url = head.uri.to_string();
-    if let Ok(url) = http::HeaderValue::from_str(&url) {
-        head.headers.insert("x-berth-url", url);
-    }
-    for name in ["connection", "transfer-encoding", "content-length", "expect", "upgrade", "te", "keep-alive"] {
-        head.headers.remove(name);
-    }
-    head.headers.insert(http::header::HOST, http::HeaderValue::from_static("function"));
-    let path = if head.uri.path() == HEALTH { HEALTH } else { "/" };
-    head.uri = http::Uri::from_static(path);
-    head.version = http::Version::HTTP_11;
-    http::Request::from_parts(head, Full::new(body))
 }
 
 /// The last lines that say something.

@@ -18,7 +18,8 @@ use tokio::sync::Semaphore;
 
 use super::{
     answer::refused,
-    instance::{CallError, Instance, Start},
+    exchange::CallError,
+    instance::{Instance, Start},
     isolator::Isolator,
     record::Record,
 };

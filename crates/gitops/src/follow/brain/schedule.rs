@@ -14,7 +14,7 @@ use berth_spec::Time;
 use crate::follow::verdict::FollowError;
 
 /// The first pause after a failure, which doubles: a short fault delays a commit by little.
-const PAUSE: Duration = Duration::from_secs(2);
+const FIRST_PAUSE: Duration = Duration::from_secs(2);
 
 /// The longest pause after failures that may pass: the return of a host is noticed within it.
 pub(crate) const LONGEST_PAUSE: Duration = Duration::from_secs(5 * 60);
@@ -142,7 +142,7 @@ impl PollSchedule {
         self.fault.as_ref()
     }
 
-    /// Failures in a row.
+    /// Failures since the last success.
     pub(crate) const fn failures(&self) -> u32 {
         self.failures
     }
@@ -160,5 +160,5 @@ impl PollSchedule {
 
 /// After so many failures before this one.
 pub(crate) fn pause(failures: u32) -> Duration {
-    PAUSE.saturating_mul(1 << failures.min(10)).min(LONGEST_PAUSE)
+    FIRST_PAUSE.saturating_mul(1 << failures.min(10)).min(LONGEST_PAUSE)
 }

@@ -52,7 +52,7 @@ impl Brain {
         self.stop.as_ref().filter(|stop| stop.commit != *commit)
     }
 
-    /// Failures in a row.
+    /// Failed polls since the last success.
     pub(crate) const fn failures(&self) -> u32 {
         self.schedule.failures()
     }

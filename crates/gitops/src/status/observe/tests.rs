@@ -21,7 +21,7 @@ fn look(memory: &mut IncidentTracker, w: &Fixture, named: Option<&BTreeSet<Strin
 
 /// The same of a controller that has never heard the workers `absent`.
 fn look_without(
-    absent: &[Absent],
+    absent: &[AbsentWorker],
     memory: &mut IncidentTracker,
     w: &Fixture,
     named: Option<&BTreeSet<String>>,
@@ -153,7 +153,7 @@ fn a_process_that_dies_again_and_again_is_told_once_until_it_has_lived_for_long(
     let mut w = world().worker("a", gib(4)).resident("iris", gib(1));
     w.settle();
     let mut told = Vec::new();
-    for _ in 0..Deaths::MANY + 2 {
+    for _ in 0..Deaths::CRASH_LOOP_DEATHS + 2 {
         for again in [Some(Duration::from_secs(30)), None] {
             w.die("iris", "a", again);
             w.advance();
@@ -166,7 +166,7 @@ fn a_process_that_dies_again_and_again_is_told_once_until_it_has_lived_for_long(
             w.after(Duration::from_secs(30));
         }
     }
-    let (before, after) = told.split_at(2 * Deaths::MANY as usize - 2);
+    let (before, after) = told.split_at(2 * Deaths::CRASH_LOOP_DEATHS as usize - 2);
     assert!(
         before
             .iter()
@@ -181,7 +181,7 @@ fn a_process_that_dies_again_and_again_is_told_once_until_it_has_lived_for_long(
     assert!(after.iter().all(|each| *each == after[0]), "its being up for a moment is no news: {after:#?}");
     let mut next = IncidentTracker::default();
     next.inherit([look(&mut memory, &w, None, false).incidents[0].subject.clone()]);
-    w.after(Deaths::TRUSTED);
+    w.after(Deaths::CRASH_LOOP_RESET);
     let observed = look(&mut next, &w, None, false);
     assert_eq!((observed.incidents.len(), observed.open.len()), (0, 0));
     assert_eq!(observed.state.workers[0].models[0].status, ModelState::Ready);
@@ -270,7 +270,7 @@ fn a_worker_that_died_with_the_controller_before_is_told_by_the_next_one() {
     w.settle();
     let dead = w.status("iris").replicas[0].worker.clone();
     let held = w.world.deployments().filter(|known| w.placed(known.name.as_str()).contains(&dead.to_string()));
-    let absent = Absent { id: dead.clone(), held: held.map(|known| known.name.clone()).collect() };
+    let absent = AbsentWorker { id: dead.clone(), held: held.map(|known| known.name.clone()).collect() };
     assert!(absent.held.contains(&name("iris")));
     // By the first look its models are elsewhere already.
     w.lose(dead.as_str());
@@ -286,7 +286,7 @@ fn a_worker_that_died_with_the_controller_before_is_told_by_the_next_one() {
     assert_eq!(listed.len(), 2);
     assert!(listed.contains(&(dead.as_str(), WorkerHealth::Failed)), "{listed:?}");
     // One that held nothing is told as well.
-    let idle = Absent { held: BTreeSet::new(), ..absent };
+    let idle = AbsentWorker { held: BTreeSet::new(), ..absent };
     let observed = look_without(&[idle], &mut memory, &w, None, true);
     let found = observed.incidents.iter().find(|incident| incident.message.contains("is gone")).expect("told");
     assert_eq!((found.details.as_str(), found.actions.len()), ("", 1));

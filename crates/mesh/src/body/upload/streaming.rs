@@ -153,7 +153,7 @@ impl Drop for Streaming {
     }
 }
 
-/// One reading of a body that streams.
+/// One attempt's reading of a body that is sent while it comes; a later attempt begins another.
 pub(super) struct StreamingReader {
     shared: Arc<Mutex<Streaming>>,
     turn: u32,

@@ -19,14 +19,14 @@ use super::{
 };
 use crate::{
     body::{
-        memory::{RequestMemory, SMALL},
+        memory::{MIN_COUNTED_BYTES, RequestMemory},
         read,
         reply::ReplyBody,
         upload::Upload,
     },
     deployment::DeploymentState,
     forward::{
-        admitted::{Call, Forwarded},
+        admitted::{Call, ForwardedAnswer},
         buffered::Failure,
         head::Head,
         run::{Codec, CodecAnswer, run},
@@ -38,7 +38,7 @@ use crate::{
         Range,
         content::Coding,
         grpc::{
-            frame::{self, PREFIX},
+            frame::{self, FRAME_PREFIX},
             methods::{INFER, STREAM_INFER},
             model_name,
         },
@@ -48,7 +48,7 @@ use crate::{
     sticky::Caller,
 };
 
-/// The form of the answer.
+/// The messages that an answer to an inference may have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::ingress) enum Form {
     /// One `ModelInferResponse`.
@@ -57,7 +57,7 @@ pub(in crate::ingress) enum Form {
     Stream,
 }
 
-/// An inference over gRPC.
+/// An inference over gRPC: its head, and perhaps its message. The codec of `ModelInfer` and `ModelStreamInfer`.
 pub(in crate::ingress) struct Inference {
     pub(in crate::ingress) head: Arc<Parts>,
     pub(in crate::ingress) form: Form,
@@ -65,15 +65,15 @@ pub(in crate::ingress) struct Inference {
     pub(in crate::ingress) message: Option<Bytes>,
 }
 
-/// The answer to an inference.
+/// The answer to an inference, with the kind of its messages.
 pub(in crate::ingress) struct Answer {
     pub(in crate::ingress) response: Response<ReplyBody>,
-    /// The messages are `ModelStreamInferResponse`.
+    /// True if its messages are `ModelStreamInferResponse`, not `ModelInferResponse`.
     pub(in crate::ingress) stream: bool,
 }
 
 impl CodecAnswer for Answer {
-    fn relayed(forwarded: Forwarded) -> Self {
+    fn relayed(forwarded: ForwardedAnswer) -> Self {
         let stream = forwarded.response.is_stream();
         Self { response: forwarded.into_reply(), stream }
     }
@@ -164,12 +164,12 @@ async fn answered(stack: &Stack, request: Request<Incoming>) -> Result<Response<
     let wait = timeout(&head.headers).map_err(status)?;
     let limits = &stack.limits;
     let latest = Instant::now() + limits.deadline;
-    let limit = limits.body.saturating_add(PREFIX);
+    let limit = limits.body.saturating_add(FRAME_PREFIX);
     let coding = coding(&head.headers).unwrap_or(Coding::Identity);
     let first = read::piece(&mut incoming, limits.body_idle, latest).await.map_err(status)?.unwrap_or_default();
     if coding == Coding::Identity
         && is_part(&first)
-        && let Some(leading) = first.get(PREFIX..).and_then(model_name::leading)
+        && let Some(leading) = first.get(FRAME_PREFIX..).and_then(model_name::leading)
     {
         return Box::pin(begun(stack, (head, wait), (leading, first.clone()), incoming)).await;
     }
@@ -207,7 +207,7 @@ pub(super) fn sticky_field(stack: &Stack, model: NameKey<'_>, message: &[u8]) ->
 
 /// The memory that a message counts against of which so much has come: that of its key, where it is worth to look for it.
 fn memory(stack: &Stack, head: &Parts, coding: Coding, first: &Bytes) -> Arc<RequestMemory> {
-    let message = first.get(PREFIX..).filter(|_| coding == Coding::Identity && first.len() >= SMALL);
+    let message = first.get(FRAME_PREFIX..).filter(|_| coding == Coding::Identity && first.len() >= MIN_COUNTED_BYTES);
     match message.and_then(model_name::names) {
         Some(names) => {
             let model = NameKey { namespace: namespace(&head.headers), name: names.model };
@@ -219,7 +219,7 @@ fn memory(stack: &Stack, head: &Parts, coding: Coding, first: &Bytes) -> Arc<Req
 
 /// True if more of the message is to come.
 fn is_part(first: &Bytes) -> bool {
-    frame::first(first).is_some_and(|(_, length)| length > first.len() - PREFIX)
+    frame::first(first).is_some_and(|(_, length)| length > first.len() - FRAME_PREFIX)
 }
 
 /// Answers a call of which the names have come, and not yet all of the tensors: it waits for its model without them.
@@ -249,7 +249,7 @@ async fn begun(
     Ok(response)
 }
 
-/// The names in a message.
+/// Reads model, version and id of a `ModelInferRequest` without decoding all of it. Fails if it names no model.
 pub(super) async fn named<'a>(
     message: &'a Bytes,
     memory: &Arc<RequestMemory>,
@@ -261,7 +261,7 @@ pub(super) async fn named<'a>(
     Err(status(error.unwrap_or(InferError::Invalid("the request names no model".to_owned()))))
 }
 
-/// The answer with this message.
+/// A good gRPC answer with this framed message.
 pub(in crate::ingress) fn well(message: Bytes) -> Response<ReplyBody> {
     let mut response = Response::new(ReplyBody::Message(message));
     response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/grpc"));

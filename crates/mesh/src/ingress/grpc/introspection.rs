@@ -28,7 +28,7 @@ const REFLECTION: &str = "/grpc.reflection.v1.ServerReflection/";
 const REFLECTION_ALPHA: &str = "/grpc.reflection.v1alpha.ServerReflection/";
 
 /// The most bytes of a question: the name of a service, a symbol or a file. Health needs no token.
-const QUESTION: usize = 4 << 10;
+const MAX_QUESTION_BYTES: usize = 4 << 10;
 
 /// Server reflection in one of its versions.
 type Reflection = BoxCloneSyncService<Request<BodyTimeout>, Response<Body>, Infallible>;
@@ -55,10 +55,10 @@ impl Introspection {
     pub(in crate::ingress) fn new(stack: Arc<Stack>) -> Self {
         let builder = || Builder::configure().register_encoded_file_descriptor_set(DESCRIPTORS);
         let v1 = builder().build_v1().ok();
-        let v1 = v1.map(|service| Reflection::new(service.max_decoding_message_size(QUESTION)));
+        let v1 = v1.map(|service| Reflection::new(service.max_decoding_message_size(MAX_QUESTION_BYTES)));
         let alpha = builder().build_v1alpha().ok();
-        let alpha = alpha.map(|service| Reflection::new(service.max_decoding_message_size(QUESTION)));
-        let health = HealthServer::new(HealthFace { stack }).max_decoding_message_size(QUESTION);
+        let alpha = alpha.map(|service| Reflection::new(service.max_decoding_message_size(MAX_QUESTION_BYTES)));
+        let health = HealthServer::new(HealthFace { stack }).max_decoding_message_size(MAX_QUESTION_BYTES);
         Self { health, reflection: v1.zip(alpha) }
     }
 

@@ -18,7 +18,7 @@ use crate::{
         content::{Coding, decompress},
         grpc::{
             effort,
-            frame::{PREFIX, framed},
+            frame::{FRAME_PREFIX, framed},
         },
     },
 };
@@ -61,7 +61,7 @@ pub(in crate::ingress) async fn unframed(
 
 /// The message as it came, and whether it is compressed.
 fn split(mut body: Bytes, coding: Coding) -> Result<(Bytes, bool), Status> {
-    let Some((&[flag, ref length @ ..], rest)) = body.split_first_chunk::<PREFIX>() else {
+    let Some((&[flag, ref length @ ..], rest)) = body.split_first_chunk::<FRAME_PREFIX>() else {
         return Err(Status::new(Code::Internal, "the request has no message"));
     };
     if flag > 1 || flag == 1 && coding == Coding::Identity {
@@ -70,11 +70,11 @@ fn split(mut body: Bytes, coding: Coding) -> Result<(Bytes, bool), Status> {
     if usize::try_from(u32::from_be_bytes(*length)) != Ok(rest.len()) {
         return Err(Status::new(Code::Internal, "the request's length is not that of one message"));
     }
-    Ok((body.split_off(PREFIX), flag == 1))
+    Ok((body.split_off(FRAME_PREFIX), flag == 1))
 }
 
 /// Numbers of one byte become eight, once in the message and once in the tensor.
-const GROWS: usize = 16;
+const DECODED_GROWTH: usize = 16;
 
 /// Reads an inference. What its tensors take beside the message is held as long as the charge.
 pub(in crate::ingress) async fn decode(
@@ -82,7 +82,7 @@ pub(in crate::ingress) async fn decode(
     memory: &Arc<RequestMemory>,
 ) -> Result<(Decoded, Charge), InferError> {
     let weight = effort::to_read(&message, usize::MAX);
-    let charge = memory.take_beside(&message, weight.saturating_mul(GROWS))?;
+    let charge = memory.take_beside(&message, weight.saturating_mul(DECODED_GROWTH))?;
     let read = move || {
         let invalid = |error| InferError::Invalid(format!("the request is no ModelInferRequest: {error}"));
         ModelInferRequest::decode(message).map_err(invalid)

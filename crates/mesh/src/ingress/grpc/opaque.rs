@@ -11,7 +11,7 @@ use hyper::body::Incoming;
 use tokio::time::Instant;
 use tonic::Status;
 
-use super::{called, several, timeout};
+use super::{model_call, several, timeout};
 use crate::{
     body::{reply::ReplyBody, upload::Upload},
     deployment::DeploymentState,
@@ -30,11 +30,11 @@ use crate::{
 };
 
 /// A call that the model answers by itself.
-pub(in crate::ingress) struct Opaque {
+pub(in crate::ingress) struct OpaqueCall {
     pub(in crate::ingress) head: Arc<Parts>,
 }
 
-impl Codec for Opaque {
+impl Codec for OpaqueCall {
     type Answer = Response<ReplyBody>;
 
     fn head(&self, stack: &Stack, _: &DeploymentState) -> Result<Head, InferError> {
@@ -54,7 +54,7 @@ impl Codec for Opaque {
     }
 }
 
-impl Opaque {
+impl OpaqueCall {
     /// The head as the model gets it: at the path that the client asked for.
     fn asked(&self) -> Parts {
         let mut parts = self.head.as_ref().clone();
@@ -73,7 +73,7 @@ pub(in crate::ingress) fn takes(stack: &Stack, request: &Request<Incoming>) -> b
     is_inference && stack.data_plane.is_some() && model_name::is_in_metadata(request.headers())
 }
 
-/// Answers a call.
+/// Answers a call of any method by the model that the call names, in whatever messages the model takes.
 pub(in crate::ingress) async fn answer(stack: &Stack, request: Request<Incoming>) -> Response<ReplyBody> {
     let (mut head, incoming) = request.into_parts();
     head.headers.remove(PATH);
@@ -91,8 +91,8 @@ async fn answered(stack: &Stack, head: Parts, incoming: Incoming) -> Result<Resp
     };
     let longest = stack.limits.deadline;
     let deadline = Instant::now() + timeout.map_or(longest, |timeout| timeout.min(longest));
-    let called = called::of(&head.headers, path, incoming, (stack.bounds(), deadline)).await.map_err(status)?;
-    let called::Called { models, mut upload } = called;
+    let call = model_call::of(&head.headers, path, incoming, (stack.bounds(), deadline)).await.map_err(status)?;
+    let model_call::ModelCall { models, mut upload } = call;
     let [model] = &models[..] else {
         if !models.is_empty() {
             return several::answer(stack, &head, &models, upload).await;
@@ -104,7 +104,7 @@ async fn answered(stack: &Stack, head: Parts, incoming: Incoming) -> Result<Resp
     let caller = Caller::of(&head);
     let call = Call { model, version, caller, protocol: Protocol::Grpc, timeout, exchange: true };
     let mut admitted = stack.admit(call).map_err(status)?;
-    let mut codec = Opaque { head: Arc::clone(&head) };
+    let mut codec = OpaqueCall { head: Arc::clone(&head) };
     Ok(run(&mut admitted, &mut codec, &mut upload).await?)
 }
 

@@ -13,7 +13,7 @@ use http_body_util::{BodyExt as _, Limited};
 use tokio::time::Instant;
 use tonic::{Code, Status};
 
-use super::{called, infer::well, opaque::Opaque, status, timeout};
+use super::{infer::well, model_call, opaque::OpaqueCall, status, timeout};
 use crate::{
     body::{reply::ReplyBody, upload::Upload},
     forward::{admitted::Call, run::run},
@@ -24,17 +24,17 @@ use crate::{
 };
 
 /// The most models of one call: more than an ensemble has, and a bound on what one client has run.
-const MOST: usize = 256;
+const MAX_MODELS: usize = 256;
 
 /// Models that run it at once: the time of a call is that of a few models, and it takes few places of other requests.
-const AT_ONCE: usize = 16;
+const MAX_CONCURRENT_CALLS: usize = 16;
 
 /// Metadata of ModelMesh: `all` if all models must answer.
-const REQUIRED: &str = "mm-required";
+const REQUIRED_HEADER: &str = "mm-required";
 
 /// True if models that are not found are left out. That is ModelMesh's default, and its meaning of every value but `all`.
 fn any(headers: &HeaderMap) -> bool {
-    headers.get(REQUIRED).is_none_or(|value| !value.as_bytes().eq_ignore_ascii_case(b"all"))
+    headers.get(REQUIRED_HEADER).is_none_or(|value| !value.as_bytes().eq_ignore_ascii_case(b"all"))
 }
 
 /// Answers a call for `models`.
@@ -44,15 +44,18 @@ pub(super) async fn answer(
     models: &[Cow<'_, str>],
     mut upload: Upload,
 ) -> Result<Response<ReplyBody>, Status> {
-    if models.len() > MOST {
-        return Err(Status::invalid_argument(format!("a call is for at most {MOST} models, not {}", models.len())));
+    if models.len() > MAX_MODELS {
+        return Err(Status::invalid_argument(format!(
+            "a call is for at most {MAX_MODELS} models, not {}",
+            models.len()
+        )));
     }
     let any = any(&head.headers);
     let body = upload.bytes(Instant::now() + stack.limits.deadline).await.map_err(status)?;
-    if called::message(&body).is_none() {
+    if model_call::message(&body).is_none() {
         return Err(Status::unimplemented("a call for several models has one message, which is not compressed"));
     }
-    let mut answers = stream::iter(calls(stack, head, models, &body)).buffered(AT_ONCE);
+    let mut answers = stream::iter(calls(stack, head, models, &body)).buffered(MAX_CONCURRENT_CALLS);
     let mut whole = BytesMut::from(&[0_u8; 5][..]);
     let mut answered = false;
     let mut missing = None;
@@ -95,13 +98,13 @@ async fn one(stack: &Stack, head: &Arc<Parts>, model: &str, body: Bytes) -> Resu
     let call = Call { model, version: None, caller, protocol: Protocol::Grpc, timeout, exchange: true };
     let mut admitted = stack.admit(call).map_err(status)?;
     let mut upload = Upload::whole(body, admitted.bounds());
-    let response = run(&mut admitted, &mut Opaque { head: Arc::clone(head) }, &mut upload).await?;
+    let response = run(&mut admitted, &mut OpaqueCall { head: Arc::clone(head) }, &mut upload).await?;
     let (head, body) = response.into_parts();
     refused(Some(&head.headers))?;
     let collected = Limited::new(body, stack.limits.body).collect().await;
     let collected = collected.map_err(|error| Status::internal(format!("an answer broke off: {error}")))?;
     refused(collected.trailers())?;
-    let message = called::message(&collected.to_bytes());
+    let message = model_call::message(&collected.to_bytes());
     message.ok_or_else(|| Status::unimplemented("a call for several models has one message as its answer"))
 }
 

@@ -1,7 +1,7 @@
 //! A stream of inferences over gRPC, in Triton's form. Each request goes its own way, to any node, and is answered in the
 //! order of the requests: with one answer, or with as many as a model gives that answers streams by itself.
 //!
-//! Up to [`AHEAD`] requests of a stream run at once; the answers keep their order. A failed inference is an answer with
+//! Up to [`MAX_CONCURRENT_REQUESTS`] requests of a stream run at once; the answers keep their order. A failed inference is an answer with
 //! `error_message`, which begins with the typed reason, and the stream goes on, unless the client asked with
 //! `triton_grpc_error: true` for real gRPC errors, which end it. Messages are passed on as bytes.
 //!
@@ -55,7 +55,7 @@ use crate::{
 };
 
 /// Requests of one stream that run at once: enough to fill a batch, and little of a model's queue.
-const AHEAD: usize = 16;
+const MAX_CONCURRENT_REQUESTS: usize = 16;
 
 /// The form of a failed inference.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -68,14 +68,14 @@ enum Errors {
 
 /// The time that the requests of a stream may take.
 #[derive(Debug, Clone, Copy)]
-struct Patience {
+struct Timeouts {
     /// `berth-timeout-ms`: each of them, counted from its arrival.
     each: Option<Duration>,
     /// `grpc-timeout`: all of them.
     until: Option<Instant>,
 }
 
-impl Patience {
+impl Timeouts {
     /// For a request that comes now.
     fn now(self) -> Option<Duration> {
         let left = self.until.map(|until| until.saturating_duration_since(Instant::now()));
@@ -83,15 +83,15 @@ impl Patience {
     }
 }
 
-/// The head of the stream as a whole.
-struct Manner {
+/// The form and the times that the head of a stream asks for, for all its requests.
+struct StreamContext {
     errors: Errors,
-    patience: Patience,
+    timeouts: Timeouts,
     /// The head of the call, which goes along to other nodes.
     head: Arc<Parts>,
 }
 
-impl Manner {
+impl StreamContext {
     fn of(head: Parts) -> Result<Self, Status> {
         let asked = head.headers.get("triton_grpc_error").is_some_and(|value| value == "true");
         let errors = if asked { Errors::AsStatus } else { Errors::InAnswers };
@@ -99,7 +99,7 @@ impl Manner {
         let whole = whole_call(&head.headers).map_err(status)?;
         Ok(Self {
             errors,
-            patience: Patience { each, until: whole.map(|whole| Instant::now() + whole) },
+            timeouts: Timeouts { each, until: whole.map(|whole| Instant::now() + whole) },
             head: Arc::new(head),
         })
     }
@@ -110,17 +110,17 @@ pub(in crate::ingress) fn takes(request: &Request<Incoming>) -> bool {
     request.uri().path() == STREAM_INFER && coding(request.headers()).is_some()
 }
 
-/// Answers every request of a stream.
+/// Answers every request of a `ModelStreamInfer`, some of them at once. Answers come in the order of the requests.
 pub(in crate::ingress) fn answer(stack: Arc<Stack>, request: Request<Incoming>) -> Response<ReplyBody> {
     let (head, body) = request.into_parts();
     let reader = MessageReader::new(body, coding(&head.headers).unwrap_or(Coding::Identity), &stack);
-    let manner = match Manner::of(head) {
-        Ok(manner) => Arc::new(manner),
+    let context = match StreamContext::of(head) {
+        Ok(context) => Arc::new(context),
         Err(status) => return status.into_http(),
     };
     let admission = Arc::clone(&stack.admission);
-    let answer = move |request| answered(Arc::clone(&stack), request, Arc::clone(&manner));
-    let answers = open(reader, admission).map(answer).buffered(AHEAD).flatten();
+    let answer = move |request| answered(Arc::clone(&stack), request, Arc::clone(&context));
+    let answers = open(reader, admission).map(answer).buffered(MAX_CONCURRENT_REQUESTS).flatten();
     let mut response = Response::new(ReplyBody::Stream(Box::pin(answers)));
     response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
     response
@@ -143,15 +143,15 @@ fn open(reader: MessageReader, admission: Arc<Admission>) -> impl Stream<Item = 
 }
 
 /// The answers to one request. An error ends the stream.
-async fn answered(stack: Arc<Stack>, request: Result<Message, Status>, manner: Arc<Manner>) -> Messages {
+async fn answered(stack: Arc<Stack>, request: Result<Message, Status>, context: Arc<StreamContext>) -> Messages {
     let request = match request {
         Ok(request) => request,
         Err(status) => return ended(status),
     };
     let bytes = request.message.clone();
-    let answers = AssertUnwindSafe(infer(&stack, request, &manner)).catch_unwind().await;
-    let answers = answers.unwrap_or_else(|_| Err(status(panicked(RequestId::of(&manner.head.headers).as_ref()))));
-    let errors = manner.errors;
+    let answers = AssertUnwindSafe(infer(&stack, request, &context)).catch_unwind().await;
+    let answers = answers.unwrap_or_else(|_| Err(status(panicked(RequestId::of(&context.head.headers).as_ref()))));
+    let errors = context.errors;
     let told = move |error: Status| match errors {
         Errors::AsStatus => Err(error),
         Errors::InAnswers => Ok(failed(&bytes, &error)),
@@ -167,22 +167,22 @@ fn ended(status: Status) -> Messages {
 }
 
 /// Runs one request, here or elsewhere.
-async fn infer(stack: &Stack, request: Message, manner: &Manner) -> Result<Messages, Status> {
+async fn infer(stack: &Stack, request: Message, context: &StreamContext) -> Result<Messages, Status> {
     let names = named(&request.message, &stack.memory).await?;
-    let model = NameKey { namespace: namespace(&manner.head.headers), name: names.model };
+    let model = NameKey { namespace: namespace(&context.head.headers), name: names.model };
     let call = Call {
         model,
         version: version(names.version),
-        caller: Caller { field: sticky_field(stack, model, &request.message), ..Caller::of(&manner.head) },
+        caller: Caller { field: sticky_field(stack, model, &request.message), ..Caller::of(&context.head) },
         protocol: Protocol::Grpc,
-        timeout: manner.patience.now(),
+        timeout: context.timeouts.now(),
         exchange: false,
     };
     let asks_last = names.asks_last;
     let mut admitted = stack.admit(call).map_err(status)?;
     let mut upload = Upload::whole(request.framed(), admitted.bounds());
     let mut codec =
-        Inference { head: Arc::clone(&manner.head), form: Form::Stream, message: Some(request.message.clone()) };
+        Inference { head: Arc::clone(&context.head), form: Form::Stream, message: Some(request.message.clone()) };
     let answer = run(&mut admitted, &mut codec, &mut upload).await?;
     answers::of(answer, asks_last).await
 }

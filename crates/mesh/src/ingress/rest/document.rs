@@ -45,10 +45,10 @@ use crate::{
 };
 
 /// The methods of such a path.
-const ALLOWED: &str = "GET, HEAD, POST";
+const ALLOWED_METHODS: &str = "GET, HEAD, POST";
 
 /// Paths that the answer to an unknown one names: a line or two.
-const NAMED: usize = 10;
+const MAX_NAMED_PATHS: usize = 10;
 
 /// `body` is left where nobody has touched it, to be discarded.
 pub(super) async fn answer(stack: &Stack, head: &Arc<Parts>, body: &mut Option<Incoming>) -> Response<ReplyBody> {
@@ -64,7 +64,9 @@ pub(super) async fn answer(stack: &Stack, head: &Arc<Parts>, body: &mut Option<I
             Err(error) => ErrorResponse::from(error).into_response(),
             // The paths of others are none of the sender's business.
             Ok(()) if !asker.is_open() => ErrorResponse::no_such_path().into_response(),
-            Ok(()) => ErrorResponse::no_path_but(&stack.routes.paths(NAMED).unwrap_or_default()).into_response(),
+            Ok(()) => {
+                ErrorResponse::no_path_but(&stack.routes.paths(MAX_NAMED_PATHS).unwrap_or_default()).into_response()
+            }
         };
     };
     let Some(entry) = choose(&entries) else { return ErrorResponse::no_such_path().into_response() };
@@ -73,7 +75,7 @@ pub(super) async fn answer(stack: &Stack, head: &Arc<Parts>, body: &mut Option<I
             ask(stack, head, body, (entry.name.key(), None), |head, coding| Document { head, coding }).await
         }
         Method::GET | Method::HEAD => Ok(describe(&entries, entry)),
-        _ => Err(ErrorResponse::wrong_verb(ALLOWED)),
+        _ => Err(ErrorResponse::wrong_verb(ALLOWED_METHODS)),
     };
     let mut response = reply.unwrap_or_else(ErrorResponse::into_response);
     if let Ok(name) = HeaderValue::from_str(&entry.name.coded()) {
@@ -164,7 +166,7 @@ pub(super) async fn plain(
         return Ok(body);
     }
     let mut charge = memory.charge();
-    offload::run(offload::HEAVY, move || {
+    offload::run(offload::MIN_BYTES, move || {
         let body = decompress(body, coding, berth_spec::ByteSize(limit as u64), |bytes| charge.grow_to(bytes))?;
         Ok(charge.hold(body))
     })

@@ -34,7 +34,7 @@ pub(super) async fn read(
     let Ok(coding) = infer::coding(&head.headers) else { return Ok((whole, None)) };
     let length = head.headers.get(oip::HEADER_LENGTH).cloned();
     let (text, path, limit) = (whole.clone(), path.to_owned(), ByteSize(limits.body as u64));
-    let weight = if coding == Coding::Identity { whole.len() } else { offload::HEAVY };
+    let weight = if coding == Coding::Identity { whole.len() } else { offload::MIN_BYTES };
     let mut charge = stack.memory.charge();
     let find = move || {
         let plain = decompress(text, coding, limit, |bytes| charge.grow_to(bytes))?;

@@ -5,11 +5,11 @@ use http::{Response, header};
 
 use crate::{
     body::reply::{JSON, ReplyBody},
-    repository::Indexed,
+    repository::RepositoryModel,
 };
 
 /// Deployments per piece: some 60 KiB of JSON, a good size for a write.
-const PIECE: usize = 1_024;
+const MODELS_PER_PIECE: usize = 1_024;
 
 /// The progress of the array.
 #[derive(Clone, Copy)]
@@ -23,7 +23,7 @@ enum Stage {
 }
 
 /// The answer for these deployments.
-pub(super) fn index(entries: Vec<Indexed>, ready_only: bool) -> Response<ReplyBody> {
+pub(super) fn index(entries: Vec<RepositoryModel>, ready_only: bool) -> Response<ReplyBody> {
     let mut entries = entries.into_iter();
     let mut stage = Stage::Opening;
     let pieces = std::iter::from_fn(move || match stage {
@@ -35,11 +35,11 @@ pub(super) fn index(entries: Vec<Indexed>, ready_only: bool) -> Response<ReplyBo
     response
 }
 
-fn piece(entries: &mut std::vec::IntoIter<Indexed>, ready_only: bool, stage: &mut Stage) -> Bytes {
-    let mut piece = Vec::with_capacity(64 * PIECE.min(entries.len() + 1));
+fn piece(entries: &mut std::vec::IntoIter<RepositoryModel>, ready_only: bool, stage: &mut Stage) -> Bytes {
+    let mut piece = Vec::with_capacity(64 * MODELS_PER_PIECE.min(entries.len() + 1));
     // A piece must not be empty, and few deployments may be ready: go on until something was told.
     while piece.is_empty() && entries.len() > 0 {
-        for entry in entries.by_ref().take(PIECE) {
+        for entry in entries.by_ref().take(MODELS_PER_PIECE) {
             entry.index(ready_only, |row| {
                 piece.push(if matches!(stage, Stage::Opening) { b'[' } else { b',' });
                 *stage = Stage::Telling;

@@ -19,7 +19,7 @@ use crate::{
         run::Codec,
         runner::{LocalOutcome, Runner},
     },
-    offload::{self, HEAVY},
+    offload,
     oip::{
         self, AnswerForm, Decoded, Encoded, Layout,
         content::{Coding, compress, decompress},
@@ -95,7 +95,7 @@ impl Codec for Inference {
     }
 }
 
-/// The coding of the body.
+/// The content coding of the request's body. Unsupported if there is no decoder for it.
 pub(in crate::ingress) fn coding(headers: &HeaderMap) -> Result<Coding, InferError> {
     Coding::of_request(headers.get(header::CONTENT_ENCODING).map(HeaderValue::as_bytes))
 }
@@ -116,7 +116,7 @@ async fn decode(
     signature: impl Fn() -> Arc<Signature>,
 ) -> Result<(Decoded, Charge), InferError> {
     let length = headers.get(oip::HEADER_LENGTH);
-    if coding == Coding::Identity && body.len() < HEAVY {
+    if coding == Coding::Identity && body.len() < offload::MIN_BYTES {
         let layout = Layout::of(length.map(HeaderValue::as_bytes), body.len())?;
         let decoded = match layout {
             Layout::Raw => oip::decode(&body, layout, &signature()),
@@ -126,7 +126,7 @@ async fn decode(
     }
     let (signature, length, limit) = (signature(), length.cloned(), ByteSize(limit as u64));
     let mut charge = tensors.another();
-    offload::run(HEAVY, move || {
+    offload::run(offload::MIN_BYTES, move || {
         let came = body.len();
         let body: Bytes = decompress(body, coding, limit, |bytes| charge.grow_to(bytes))?;
         let body = charge.hold(body);
@@ -193,7 +193,7 @@ fn plain(encoded: Encoded) -> ReplyBody {
 
 /// Compresses a body; a large one on another thread.
 async fn squeeze(body: Bytes, coding: Coding) -> (Bytes, Coding) {
-    if body.len() < HEAVY {
+    if body.len() < offload::MIN_BYTES {
         return compress(body, coding);
     }
     let plain = body.clone();

@@ -22,14 +22,14 @@ section{border-top:1px solid #ddd;padding:.5rem 0}h2{font-size:1rem;margin:.5rem
 const EXAMPLE: &str = "curl -s http://HOST:8080/v2/models/iris/infer -H 'content-type: application/json' -d '\n  \
 {\"inputs\": [{\"name\": \"X\", \"datatype\": \"FP32\", \"shape\": [1, 4], \"data\": [5.1, 3.5, 1.4, 0.2]}]}'";
 
-/// The document and the page.
+/// The OpenAPI document of the REST face, and the page made of it.
 pub(super) struct Description {
     document: Bytes,
     page: Bytes,
 }
 
 impl Description {
-    /// Of a server of this version.
+    /// Makes both, once for a server, with its version in them.
     pub(super) fn new(version: &str) -> Self {
         let mut document: Value = serde_json::from_str(DOCUMENT).expect("the document is JSON: a test reads it");
         document["info"]["version"] = version.into();

@@ -38,12 +38,12 @@ use crate::{
     stack::Stack,
 };
 
-/// The form of a request and its answer.
+/// The protocol of a request in plain JSON: KServe's first, or Triton's generate extension.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::ingress) enum Form {
     Predict,
     Generate,
-    /// Answers are events.
+    /// The generate extension, answered with server-sent events.
     GenerateStream,
 }
 
@@ -69,13 +69,13 @@ impl Form {
 }
 
 /// An inference in plain JSON: the head of its request, and how the body is coded.
-pub(in crate::ingress) struct Plain {
+pub(in crate::ingress) struct PlainInference {
     pub(in crate::ingress) head: Arc<Parts>,
     pub(in crate::ingress) coding: Coding,
     pub(in crate::ingress) form: Form,
 }
 
-impl Codec for Plain {
+impl Codec for PlainInference {
     type Answer = Response<ReplyBody>;
 
     fn head(&self, stack: &Stack, _: &DeploymentState) -> Result<Head, InferError> {
@@ -129,7 +129,7 @@ impl Codec for Plain {
     }
 }
 
-impl Plain {
+impl PlainInference {
     /// Has the model answer with a stream of its own. `call` is the request as a message; an answer has at most `limit` bytes.
     async fn stream<R: Runner>(
         &self,

@@ -71,7 +71,7 @@ impl<'a> ModelConfig<'a> {
         }
     }
 
-    /// The gRPC message.
+    /// The same as the message of `ModelConfig` over gRPC.
     #[must_use]
     pub fn to_proto(&self) -> oip::ModelConfigResponse {
         use oip::model_config::SchedulingChoice;

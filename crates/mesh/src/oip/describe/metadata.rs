@@ -9,14 +9,14 @@ use serde::Serialize;
 pub struct ServerMetadata<'a> {
     /// The server's name: `berth`.
     pub name: &'a str,
-    /// The version of Berth.
+    /// The version of Berth: `1.2.3`.
     pub version: &'a str,
     /// Only those that work.
     pub extensions: &'a [&'a str],
 }
 
 impl ServerMetadata<'_> {
-    /// The gRPC message.
+    /// The same as the message of `ModelMetadata` or `ServerMetadata` over gRPC.
     #[must_use]
     pub fn to_proto(&self) -> ServerMetadataResponse {
         ServerMetadataResponse {
@@ -30,7 +30,7 @@ impl ServerMetadata<'_> {
 /// The body of `GET /v2/models/{m}[/versions/{v}]/ready`.
 #[derive(Debug, Clone, Copy, Serialize)]
 pub struct ModelReady<'a> {
-    /// The model.
+    /// Name of the model, as the client asked for it.
     pub name: &'a str,
     /// True if it answers.
     pub ready: bool,
@@ -41,36 +41,36 @@ pub struct ModelReady<'a> {
 pub struct ModelMetadata<'a> {
     /// The name that clients use.
     pub name: &'a str,
-    /// The versions that can be reached.
+    /// The names of the versions that clients can ask for.
     pub versions: Vec<&'a str>,
     /// The runtime, e.g. `onnx_onnxv1`.
     pub platform: &'a str,
     /// The inputs, also those that may be left out.
     pub inputs: Vec<TensorMetadata<'a>>,
-    /// The outputs.
+    /// The outputs, in the order of the signature.
     pub outputs: Vec<TensorMetadata<'a>>,
 }
 
 /// One tensor in a model's metadata.
 #[derive(Debug, Clone, Copy, Serialize)]
 pub struct TensorMetadata<'a> {
-    /// Its name.
+    /// Name of the input or output.
     pub name: &'a str,
-    /// Its element type.
+    /// Element type in the protocol's words: `FP32`.
     pub datatype: Datatype,
     /// Its dimensions; -1 is any.
     pub shape: &'a [i64],
 }
 
 impl<'a> ModelMetadata<'a> {
-    /// Of a model with this signature.
+    /// The metadata of a model with this signature.
     #[must_use]
     pub fn new(name: &'a str, versions: Vec<&'a str>, platform: &'a str, signature: &'a Signature) -> Self {
         let inputs = signature.inputs.iter().chain(&signature.optional);
         Self { name, versions, platform, inputs: tensors(inputs), outputs: tensors(signature.outputs.iter()) }
     }
 
-    /// The gRPC message.
+    /// The same as the message of `ModelMetadata` or `ServerMetadata` over gRPC.
     #[must_use]
     pub fn to_proto(&self) -> oip::ModelMetadataResponse {
         let tensors = |tensors: &[TensorMetadata<'_>]| {

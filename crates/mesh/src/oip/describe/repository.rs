@@ -10,20 +10,20 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "UPPERCASE")]
 pub enum State {
-    /// Nobody knows.
+    /// Nothing is known of its state.
     Unknown,
-    /// Answers.
+    /// The model answers.
     Ready,
     /// Does not answer; the reason says why.
     Unavailable,
-    /// Is being loaded.
+    /// The model is being loaded.
     Loading,
     /// Is being taken away.
     Unloading,
 }
 
 impl State {
-    /// The word on the wire.
+    /// The word for it in both protocols.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -39,18 +39,18 @@ impl State {
 /// One entry of the index: `POST /v2/repository/index` answers with an array of them.
 #[derive(Debug, Clone, Copy, Serialize)]
 pub struct IndexEntry<'a> {
-    /// The model.
+    /// Name of the model.
     pub name: &'a str,
     /// The version; empty where there is none yet.
     pub version: &'a str,
-    /// Its state.
+    /// State of that version.
     pub state: State,
     /// The reason, where that needs saying.
     pub reason: &'a str,
 }
 
 impl IndexEntry<'_> {
-    /// The gRPC message.
+    /// The same as an entry of `RepositoryIndexResponse` over gRPC.
     #[must_use]
     pub fn to_proto(&self) -> repository_index_response::ModelIndex {
         repository_index_response::ModelIndex {

@@ -25,7 +25,7 @@ fn object(body: &[u8]) -> Result<Map<String, Value>, InferError> {
     serde_json::from_slice(body).map_err(|error| InferError::Invalid(format!("the settings: {error}")))
 }
 
-/// Log settings with the changes of a REST body.
+/// Log settings with the changes of a REST body, a JSON object of settings. Fails on an unknown name or a wrong value.
 pub(crate) fn change_log(mut settings: LogSettings, body: &[u8]) -> Result<LogSettings, InferError> {
     for (name, value) in object(body)? {
         change_log_setting(&mut settings, &name, &value)?;
@@ -82,7 +82,7 @@ pub(crate) fn log_json(settings: LogSettings) -> Value {
     })
 }
 
-/// The same as a message.
+/// The levels of the log as the message of `LogSettings` over gRPC.
 pub(crate) fn log_message(settings: LogSettings) -> LogSettingsResponse {
     use log_settings_response::{SettingValue, setting_value::ParameterChoice};
     let of = |name: &str, choice| (name.to_owned(), SettingValue { parameter_choice: Some(choice) });
@@ -119,12 +119,12 @@ pub(crate) fn trace_changes(body: &[u8]) -> Result<Values, InferError> {
     values.collect()
 }
 
-/// The same from a gRPC request.
+/// Changes to trace settings from a message of `TraceSetting` over gRPC.
 pub(crate) fn trace_changes_of_message(request: TraceSettingRequest) -> Values {
     request.settings.into_iter().map(|(name, value)| (name, value.value)).collect()
 }
 
-/// Trace settings with changes.
+/// Trace settings with changes. Fails on a setting or value that there is not.
 pub(crate) fn change_trace(mut settings: TraceSettings, changes: Values) -> Result<TraceSettings, InferError> {
     let default = TraceSettings::default();
     for (name, values) in changes {
@@ -189,7 +189,7 @@ pub(crate) fn trace_json(settings: TraceSettings) -> Value {
     Value::Object(values.collect())
 }
 
-/// The same as a message.
+/// Trace settings as the message of `TraceSetting` over gRPC.
 pub(crate) fn trace_message(settings: TraceSettings) -> TraceSettingResponse {
     let of =
         |(name, value): (&str, String)| (name.to_owned(), trace_setting_response::SettingValue { value: vec![value] });

@@ -10,19 +10,19 @@ use crate::local::{Statistics, Sum};
 /// The body of `GET /v2/models[/{m}[/versions/{v}]]/stats`.
 #[derive(Debug, Clone, Serialize)]
 pub struct ModelStatistics<'a> {
-    /// One per version of a model.
+    /// The statistics of each version of each model that was asked for.
     pub model_stats: Vec<ModelStats<'a>>,
 }
 
 impl ModelStatistics<'_> {
-    /// The gRPC message.
+    /// The same as the message of `ModelStatistics` over gRPC.
     #[must_use]
     pub fn to_proto(&self) -> oip::ModelStatisticsResponse {
         oip::ModelStatisticsResponse { model_stats: self.model_stats.iter().map(ModelStats::to_proto).collect() }
     }
 }
 
-/// One version of one model.
+/// Counts and times of one version of a model, in the fields of Triton's statistics extension.
 #[derive(Debug, Clone, Serialize)]
 pub struct ModelStats<'a> {
     name: &'a str,
@@ -71,7 +71,7 @@ struct Memory {
 }
 
 impl<'a> ModelStats<'a> {
-    /// Of one replica.
+    /// The statistics of one replica under the names that clients use.
     #[must_use]
     pub fn new(name: &'a str, version: &'a str, statistics: &Statistics) -> Self {
         let none = Duration { count: 0, ns: 0 };

@@ -4,12 +4,12 @@ use bytes::{BufMut as _, Bytes, BytesMut};
 use prost::Message;
 
 /// A flag that says whether the message is compressed, and its length.
-pub(crate) const PREFIX: usize = 5;
+pub(crate) const FRAME_PREFIX: usize = 5;
 
-/// A message as a body.
+/// A message with its gRPC frame of [`FRAME_PREFIX`] bytes, not compressed.
 pub(crate) fn framed(message: &impl Message) -> Bytes {
     let length = message.encoded_len();
-    let mut framed = BytesMut::with_capacity(PREFIX + length);
+    let mut framed = BytesMut::with_capacity(FRAME_PREFIX + length);
     framed.put_u8(0);
     framed.put_u32(u32::try_from(length).unwrap_or(u32::MAX));
     message.encode(&mut framed).expect("there is room for it");
@@ -18,7 +18,7 @@ pub(crate) fn framed(message: &impl Message) -> Bytes {
 
 /// The length of the first message in `bytes`, and its flag; `None`: too little is here to know.
 pub(crate) fn first(bytes: &[u8]) -> Option<(u8, usize)> {
-    let [flag, length @ ..] = bytes.first_chunk::<PREFIX>()?;
+    let [flag, length @ ..] = bytes.first_chunk::<FRAME_PREFIX>()?;
     usize::try_from(u32::from_be_bytes(*length)).ok().map(|length| (*flag, length))
 }
 
@@ -32,7 +32,7 @@ pub(crate) fn as_stream_response(length: usize, last: bool) -> (Bytes, &'static 
     let suffix: &[u8] = if last { LAST } else { &[] };
     let inner = length + suffix.len();
     let whole = 1 + prost::length_delimiter_len(inner) + inner;
-    let mut head = BytesMut::with_capacity(PREFIX + 1 + 10);
+    let mut head = BytesMut::with_capacity(FRAME_PREFIX + 1 + 10);
     head.put_u8(0);
     head.put_u32(u32::try_from(whole).unwrap_or(u32::MAX));
     head.put_u8(INFER_RESPONSE);
@@ -55,12 +55,12 @@ mod tests {
             let plain = response.encode_to_vec();
             let (head, suffix) = as_stream_response(plain.len(), last);
             let whole = [&head[..], &plain, suffix].concat();
-            assert_eq!(first(&whole), Some((0, whole.len() - PREFIX)));
+            assert_eq!(first(&whole), Some((0, whole.len() - FRAME_PREFIX)));
             if last {
                 let value = InferParameter { parameter_choice: Some(ParameterChoice::BoolParam(true)) };
                 response.parameters.insert("triton_final_response".to_owned(), value);
             }
-            let read = ModelStreamInferResponse::decode(&whole[PREFIX..]).expect("a message");
+            let read = ModelStreamInferResponse::decode(&whole[FRAME_PREFIX..]).expect("a message");
             assert_eq!(read, ModelStreamInferResponse { error_message: String::new(), infer_response: Some(response) });
         }
     }

@@ -20,11 +20,11 @@ const ASKS_LAST: &str = "triton_enable_empty_final_response";
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Names<'a> {
     pub(crate) model: &'a str,
-    /// Empty: none.
+    /// Name of the version; empty: whichever there is.
     pub(crate) version: &'a str,
-    /// Empty: none.
+    /// The caller's id of the request; empty: it has none.
     pub(crate) id: &'a str,
-    /// The last answer is to say that it is the last.
+    /// True if the last answer is to say that it is the last ([`ASKS_LAST`]).
     pub(crate) asks_last: bool,
 }
 

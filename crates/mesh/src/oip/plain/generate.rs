@@ -9,14 +9,14 @@
 
 use berth_spec::{InferError, InferRequest, Signature, Tensor, inference::Parameters};
 
-use super::value::{Elements, Missing, input, read};
+use super::value::{Elements, PaddingSide, input, read};
 use crate::oip::{
     answer::error_body,
     json::{Scanner, write_string},
     parameter,
 };
 
-/// Reads a request for a model of this signature.
+/// Reads a request of the generate extension: each field of the JSON object is an input or a parameter.
 pub fn decode(body: &[u8], signature: &Signature) -> Result<InferRequest, InferError> {
     let mut request = InferRequest::default();
     let mut scanner = Scanner::new(body);
@@ -52,7 +52,7 @@ fn member(
         if request.inputs.iter().any(|input| input.name == key) {
             return Err(twice());
         }
-        request.inputs.push(read(scanner, spec, Missing::First)?);
+        request.inputs.push(read(scanner, spec, PaddingSide::First)?);
         return Ok(());
     }
     match scanner.peek() {
@@ -70,22 +70,22 @@ fn member(
     }
 }
 
-/// The parts of an answer.
+/// The parts of an answer of the generate extension.
 #[derive(Debug, Clone, Copy)]
 pub struct Answer<'a> {
     /// Name under which the caller asked.
     pub model_name: &'a str,
-    /// Version that answered.
+    /// Name of the version that answered.
     pub model_version: &'a str,
-    /// The caller's id.
+    /// The caller's id of the request, told back if there is one.
     pub id: Option<&'a str>,
-    /// Parameters of the answer.
+    /// Parameters that the model gave its answer.
     pub parameters: &'a Parameters,
-    /// Outputs.
+    /// Outputs of the model, each a field of the JSON object.
     pub outputs: &'a [Tensor],
 }
 
-/// Writes an answer.
+/// Writes an answer as one JSON object.
 pub fn encode(answer: Answer<'_>) -> Result<Vec<u8>, InferError> {
     let mut out = b"{\"model_name\":".to_vec();
     write_string(&mut out, answer.model_name);

@@ -11,14 +11,14 @@
 
 use berth_spec::{InferError, InferRequest, InferResponse, Signature, Tensor, TensorSpec};
 
-use super::value::{Elements, Missing, input, read};
+use super::value::{Elements, PaddingSide, input, read};
 use crate::oip::{
     json::{Scanner, write_string},
     parameter,
     seen::{Field, SeenKeys},
 };
 
-/// Reads a request for a model of this signature.
+/// Reads a request of KServe's first protocol: `instances` by row, or `inputs` by column.
 pub fn decode(body: &[u8], signature: &Signature) -> Result<InferRequest, InferError> {
     let mut request = InferRequest::default();
     let mut seen = SeenKeys::default();
@@ -56,7 +56,7 @@ fn columns(scanner: &mut Scanner<'_>, signature: &Signature) -> Result<Vec<Tenso
         if inputs.iter().any(|input: &Tensor| input.name == name) {
             return Err(InferError::Invalid(format!("input {name:?} is given twice")));
         }
-        inputs.push(read(scanner, known(signature, name)?, Missing::Last)?);
+        inputs.push(read(scanner, known(signature, name)?, PaddingSide::Last)?);
         Ok(())
     })?;
     Ok(inputs)
@@ -69,7 +69,7 @@ fn rows(scanner: &mut Scanner<'_>, signature: &Signature) -> Result<Vec<Tensor>,
         return objects(scanner, signature);
     }
     match signature.inputs.as_slice() {
-        [only] => Ok(vec![read(scanner, only, Missing::Last)?]),
+        [only] => Ok(vec![read(scanner, only, PaddingSide::Last)?]),
         several => {
             let names: Vec<&str> = several.iter().map(|spec| spec.name.as_str()).collect();
             let message =
@@ -95,7 +95,7 @@ fn objects(scanner: &mut Scanner<'_>, signature: &Signature) -> Result<Vec<Tenso
         scanner.object::<InferError>(|scanner, name| {
             let spec = known(signature, name)?;
             let of_row = TensorSpec { shape: spec.shape.get(1..).unwrap_or_default().to_vec(), ..spec.clone() };
-            let row = read(scanner, &of_row, Missing::Last)?;
+            let row = read(scanner, &of_row, PaddingSide::Last)?;
             let column = match columns.iter_mut().find(|column| column.spec.name == name) {
                 Some(column) => column,
                 None => {

@@ -38,7 +38,7 @@ pub(super) fn lengths(scanner: &mut Scanner<'_>, into: &mut Vec<i64>) -> Result<
 
 /// The side on which dimensions of 1 are added to a value that has fewer than its input.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Missing {
+pub(super) enum PaddingSide {
     /// Before: the value is one row.
     First,
     /// Behind: the value is a list of rows.
@@ -46,14 +46,14 @@ pub(super) enum Missing {
 }
 
 /// Reads the value at the scanner as the data of an input. Dimensions that it lacks are 1.
-pub(super) fn read(scanner: &mut Scanner<'_>, spec: &TensorSpec, missing: Missing) -> Result<Tensor, InferError> {
+pub(super) fn read(scanner: &mut Scanner<'_>, spec: &TensorSpec, missing: PaddingSide) -> Result<Tensor, InferError> {
     let (start, mut shape) = (*scanner, Vec::new());
     lengths(scanner, &mut shape)?;
     let plain = shape.is_empty();
     let ones = vec![1; spec.shape.len().saturating_sub(shape.len())];
     let shape = match missing {
-        Missing::First => [ones, shape].concat(),
-        Missing::Last => [shape, ones].concat(),
+        PaddingSide::First => [ones, shape].concat(),
+        PaddingSide::Last => [shape, ones].concat(),
     };
     let label = format!("input {:?}", spec.name);
     let elements = element_count(&shape).unwrap_or(usize::MAX);

@@ -8,9 +8,9 @@ use hyper_util::{client::legacy::Client, rt::TokioExecutor};
 use prost::Message as _;
 use tokio_stream::StreamExt as _;
 
-use super::town::{Town, metric};
+use super::nodes::{TestCluster, metric};
 use crate::{
-    fixture::{Answer, Echo, House, REQUEST},
+    fixture::{Answer, Echo, REQUEST, TestGateway},
     grpc::{client, infer},
 };
 
@@ -30,65 +30,65 @@ fn binary() -> (String, Vec<u8>) {
     (head.len().to_string(), body)
 }
 
-async fn both(town: &mut Town, path: &str, headers: &[(&str, &str)], body: impl Into<Bytes>) -> Answer {
+async fn both(cluster: &mut TestCluster, path: &str, headers: &[(&str, &str)], body: impl Into<Bytes>) -> Answer {
     let (body, headers) = (body.into(), [headers, &[("x-request-id", "both")]].concat());
-    let over = town.house("a").request(Method::POST, path, &headers, body.clone()).await;
-    let local = town.house("b").request(Method::POST, path, &headers, body).await;
+    let over = cluster.gateway("a").request(Method::POST, path, &headers, body.clone()).await;
+    let local = cluster.gateway("b").request(Method::POST, path, &headers, body).await;
     assert_eq!(seen(&over), seen(&local), "{path} {headers:?}");
     over
 }
 
 #[tokio::test]
 async fn rest_json_binary_raw_compressed_and_wrong() {
-    let mut town = Town::new(&["a", "b"]).await;
+    let mut cluster = TestCluster::new(&["a", "b"]).await;
     let echo = Echo::open();
-    town.serve("iris", &[("b", &echo)]).await;
+    cluster.serve("iris", &[("b", &echo)]).await;
     let path = "/v2/models/iris/infer";
-    let answer = both(&mut town, path, &[], REQUEST).await;
+    let answer = both(&mut cluster, path, &[], REQUEST).await;
     assert_eq!((answer.status.as_u16(), answer.json()["model_version"].as_str()), (200, Some("1")));
     assert_eq!(answer.json()["id"], "7");
     let (length, body) = binary();
     let binary = [("inference-header-content-length", length.as_str())];
-    assert_eq!(both(&mut town, path, &binary, body).await.status, 200);
-    assert_eq!(both(&mut town, "/v2/models/iris/versions/1/infer", &[], REQUEST).await.status, 200);
+    assert_eq!(both(&mut cluster, path, &binary, body).await.status, 200);
+    assert_eq!(both(&mut cluster, "/v2/models/iris/versions/1/infer", &[], REQUEST).await.status, 200);
     let raw = [("inference-header-content-length", "0")];
-    assert_eq!(both(&mut town, path, &raw, vec![0_u8; 16]).await.status, 200);
+    assert_eq!(both(&mut cluster, path, &raw, vec![0_u8; 16]).await.status, 200);
     let mut gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
     std::io::Write::write_all(&mut gzip, REQUEST.as_bytes()).expect("room");
     let gzip = gzip.finish().expect("room");
-    assert_eq!(both(&mut town, path, &[("content-encoding", "gzip")], gzip).await.status, 200);
-    assert_eq!(both(&mut town, path, &[("accept-encoding", "gzip")], REQUEST).await.status, 200);
+    assert_eq!(both(&mut cluster, path, &[("content-encoding", "gzip")], gzip).await.status, 200);
+    assert_eq!(both(&mut cluster, path, &[("accept-encoding", "gzip")], REQUEST).await.status, 200);
     let wide = format!(r#"{{"inputs":[{{"name":"x","datatype":"FP32","shape":[500,4],"data":{:?}}}]}}"#, [0.5; 2_000]);
-    let squeezed = both(&mut town, path, &[("accept-encoding", "gzip")], wide).await;
+    let squeezed = both(&mut cluster, path, &[("accept-encoding", "gzip")], wide).await;
     assert_eq!(squeezed.header("content-encoding"), "gzip");
     for (body, status) in [("{", 400), (r#"{"inputs":[]}"#, 400)] {
-        assert_eq!(both(&mut town, path, &[], body).await.status, status, "{body}");
+        assert_eq!(both(&mut cluster, path, &[], body).await.status, status, "{body}");
     }
     let fails = r#"{"inputs":[{"name":"fail","datatype":"FP32","shape":[1],"data":[1]}]}"#;
-    assert_eq!(both(&mut town, path, &[], fails).await.status, 500);
-    assert_eq!(both(&mut town, "/v2/models/rose/infer", &[], REQUEST).await.status, 404);
-    assert_eq!(both(&mut town, "/v2/models/iris/versions/9/infer", &[], REQUEST).await.status, 404);
-    assert_eq!(both(&mut town, path, &[("content-encoding", "br")], REQUEST).await.status, 501);
-    assert!(metric(town.house("a"), "berth_gateway_forwards_total", &["answered"]) >= 9);
-    assert_eq!(metric(town.house("a"), "berth_gateway_retries_total", &[]), 0);
+    assert_eq!(both(&mut cluster, path, &[], fails).await.status, 500);
+    assert_eq!(both(&mut cluster, "/v2/models/rose/infer", &[], REQUEST).await.status, 404);
+    assert_eq!(both(&mut cluster, "/v2/models/iris/versions/9/infer", &[], REQUEST).await.status, 404);
+    assert_eq!(both(&mut cluster, path, &[("content-encoding", "br")], REQUEST).await.status, 501);
+    assert!(metric(cluster.gateway("a"), "berth_gateway_forwards_total", &["answered"]) >= 9);
+    assert_eq!(metric(cluster.gateway("a"), "berth_gateway_retries_total", &[]), 0);
 }
 
 #[tokio::test]
 async fn descriptions_come_from_where_the_model_is() {
-    let mut town = Town::new(&["a", "b", "c"]).await;
+    let mut cluster = TestCluster::new(&["a", "b", "c"]).await;
     let (one, two) = (Echo::open(), Echo::open());
-    town.serve("iris", &[("b", &one), ("c", &two)]).await;
+    cluster.serve("iris", &[("b", &one), ("c", &two)]).await;
     for path in ["/v2/models/iris", "/v2/models/iris/config", "/v2/models/iris/versions/1", "/v2/models/iris/ready"] {
-        let (over, local) = (town.house("a").get(path).await, town.house("b").get(path).await);
+        let (over, local) = (cluster.gateway("a").get(path).await, cluster.gateway("b").get(path).await);
         assert_eq!(seen(&over), seen(&local), "{path}");
         assert_eq!(over.status, 200);
     }
     for _ in 0..6 {
-        assert_eq!(town.house("a").infer("iris", &[]).await.status, 200);
+        assert_eq!(cluster.gateway("a").infer("iris", &[]).await.status, 200);
     }
-    let stats = town.house("a").get("/v2/models/iris/stats").await.json();
+    let stats = cluster.gateway("a").get("/v2/models/iris/stats").await.json();
     assert_eq!(stats["model_stats"][0]["inference_count"], 6, "of both copies: {stats}");
-    let mut client = client(town.house("a")).await;
+    let mut client = client(cluster.gateway("a")).await;
     let (name, version) = ("iris".to_owned(), String::new());
     let asked = wire::ModelMetadataRequest { name: name.clone(), version: version.clone() };
     let metadata = client.model_metadata(asked).await.expect("metadata").into_inner();
@@ -105,10 +105,14 @@ async fn descriptions_come_from_where_the_model_is() {
 }
 
 /// The bytes of one gRPC call, without a client that interprets them.
-async fn call(house: &House, body: Bytes, headers: &[(&str, &str)]) -> (u16, HeaderMap, Bytes, Option<HeaderMap>) {
+async fn call(
+    gateway: &TestGateway,
+    body: Bytes,
+    headers: &[(&str, &str)],
+) -> (u16, HeaderMap, Bytes, Option<HeaderMap>) {
     let mut builder = Client::builder(TokioExecutor::new());
     let client: Client<_, Full<Bytes>> = builder.http2_only(true).build_http();
-    let mut request = Request::post(house.uri("/inference.GRPCInferenceService/ModelInfer"))
+    let mut request = Request::post(gateway.uri("/inference.GRPCInferenceService/ModelInfer"))
         .header("content-type", "application/grpc")
         .header("te", "trailers")
         .header("x-request-id", "both");
@@ -133,9 +137,9 @@ fn framed(flag: u8, message: &[u8]) -> Bytes {
 
 #[tokio::test]
 async fn grpc_plain_compressed_and_wrong() {
-    let mut town = Town::new(&["a", "b"]).await;
+    let mut cluster = TestCluster::new(&["a", "b"]).await;
     let echo = Echo::open();
-    town.serve("iris", &[("b", &echo)]).await;
+    cluster.serve("iris", &[("b", &echo)]).await;
     let message = infer("iris", "7").encode_to_vec();
     let mut gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
     std::io::Write::write_all(&mut gzip, &message).expect("room");
@@ -154,8 +158,8 @@ async fn grpc_plain_compressed_and_wrong() {
         ("unknown", framed(0, &infer("rose", "1").encode_to_vec()), &[]),
         ("no message", framed(0, b"\xff\xff\xff"), &[]),
     ] {
-        let over = call(town.house("a"), body.clone(), headers).await;
-        let local = call(town.house("b"), body, headers).await;
+        let over = call(cluster.gateway("a"), body.clone(), headers).await;
+        let local = call(cluster.gateway("b"), body, headers).await;
         assert_eq!(over, local, "{what}");
     }
     assert_eq!(echo.runs.load(std::sync::atomic::Ordering::SeqCst), 6);
@@ -163,13 +167,13 @@ async fn grpc_plain_compressed_and_wrong() {
 
 #[tokio::test]
 async fn the_messages_of_a_stream_go_their_own_ways() {
-    let mut town = Town::new(&["a", "b", "c"]).await;
+    let mut cluster = TestCluster::new(&["a", "b", "c"]).await;
     let (one, two) = (Echo::open(), Echo::open());
-    town.put("b", "iris", &one);
-    town.put("c", "rose", &two);
+    cluster.put("b", "iris", &one);
+    cluster.put("c", "rose", &two);
     let routes = || vec![crate::fixture::on("iris", "1", &["b"]), crate::fixture::on("rose", "1", &["c"])];
-    town.house("a").set(routes()).await;
-    let mut client = client(town.house("a")).await;
+    cluster.gateway("a").set(routes()).await;
+    let mut client = client(cluster.gateway("a")).await;
     let mut asked: Vec<ModelInferRequest> = Vec::new();
     for n in 0..40 {
         asked.push(infer(["iris", "rose", "tulip"][n % 3], &n.to_string()));

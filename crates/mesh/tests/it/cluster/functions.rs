@@ -6,7 +6,7 @@ use berth_mesh::config::FunctionHook;
 use http::{Method, Request};
 use http_body_util::BodyExt as _;
 
-use super::town::{Town, worker};
+use super::nodes::{TestCluster, worker};
 
 /// Repeats what it is asked.
 fn repeats() -> FunctionHook {
@@ -25,16 +25,16 @@ async fn a_function_is_asked_by_clients_and_by_nodes() {
             assert!(config.functions.set(repeats()).is_ok());
         }
     };
-    let mut town = Town::with(&["a", "b"], with_functions).await;
+    let mut cluster = TestCluster::with(&["a", "b"], with_functions).await;
     let headers = [("authorization", "Bearer t")];
-    let answer = town.house("b").request(Method::POST, "/functions/f?x=1", &headers, "hi").await;
+    let answer = cluster.gateway("b").request(Method::POST, "/functions/f?x=1", &headers, "hi").await;
     let said = String::from_utf8_lossy(&answer.body);
     assert!(said.starts_with("Client POST ") && said.ends_with("/functions/f?x=1 Bearer t hi"), "{said}");
-    let answer = town.house("b").request(Method::POST, "/namespaces/team/functions/f", &headers, "hi").await;
+    let answer = cluster.gateway("b").request(Method::POST, "/namespaces/team/functions/f", &headers, "hi").await;
     let said = String::from_utf8_lossy(&answer.body);
     assert!(said.ends_with("/namespaces/team/functions/f Bearer t hi"), "{said}");
 
-    let b = town.node("a").peers.get(&worker("b")).expect("a peer");
+    let b = cluster.node("a").peers.get(&worker("b")).expect("a peer");
     let request = Request::put("https://b/functions/f?x=1").header("authorization", "Bearer t");
     let answer = b.send(request.body(berth_peer::full("hi")).expect("a request")).await.expect("an answer");
     let body = answer.into_body().collect().await.expect("a body").to_bytes();
@@ -46,7 +46,7 @@ async fn a_function_is_asked_by_clients_and_by_nodes() {
     assert_eq!(&*body, b"Node PUT /namespaces/team/functions/f Bearer t hi".as_slice());
 
     // A node without functions says so, and does not take it for an inference.
-    let a = town.node("b").peers.get(&worker("a")).expect("a peer");
+    let a = cluster.node("b").peers.get(&worker("a")).expect("a peer");
     let request = Request::post("https://a/functions/f").body(berth_peer::full("hi")).expect("a request");
     assert_eq!(a.send(request).await.expect("an answer").status().as_u16(), 404);
 }

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use futures::StreamExt as _;
 use prost::Message as _;
 
-use super::{NODES, talk::framed, town};
+use super::{NODES, cluster, talk::framed};
 
 /// The model's answers: one for each letter of the request's id, and the status after them.
 pub(super) fn answers(asked: &Bytes) -> (Vec<Bytes>, &'static str) {
@@ -24,9 +24,9 @@ pub(super) fn answers(asked: &Bytes) -> (Vec<Bytes>, &'static str) {
 
 #[tokio::test]
 async fn each_request_of_a_stream_has_any_number_of_answers() {
-    let (mut town, _talk) = town().await;
+    let (mut cluster, _talk) = cluster().await;
     for node in NODES {
-        let address = town.house(node).uri("");
+        let address = cluster.gateway(node).uri("");
         let mut client = GrpcInferenceServiceClient::connect(address).await.expect("connected");
         let request = |model: &str, id: &str| ModelInferRequest {
             model_name: model.to_owned(),

@@ -24,7 +24,7 @@ use tokio::{net::TcpStream, sync::Semaphore};
 use crate::fixture::soon;
 
 /// Bytes of one piece of a flood.
-pub(super) const FLOOD: usize = 16 << 10;
+pub(super) const FLOOD_PIECE_BYTES: usize = 16 << 10;
 
 /// One message with its frame.
 pub(super) fn framed(message: &[u8]) -> Bytes {
@@ -59,9 +59,9 @@ impl std::ops::Deref for Talk {
 }
 
 /// Tells when it is dropped.
-struct Ends(Talk);
+struct CancelGuard(Talk);
 
-impl Drop for Ends {
+impl Drop for CancelGuard {
     fn drop(&mut self) {
         self.0.cancelled.add_permits(1);
     }
@@ -85,14 +85,14 @@ impl Talk {
 
     /// Messages without an end, each with a permit of the gate if it is `gated`.
     fn endless(&self, message: Bytes, gated: bool) -> Body {
-        let pieces = stream::unfold(Ends(self.clone()), move |ends| {
+        let pieces = stream::unfold(CancelGuard(self.clone()), move |guard| {
             let message = message.clone();
             async move {
                 if gated {
-                    ends.0.gate.acquire().await.expect("open").forget();
+                    guard.0.gate.acquire().await.expect("open").forget();
                 }
-                ends.0.produced.fetch_add(1, SeqCst);
-                Some((Ok(Frame::data(message)), ends))
+                guard.0.produced.fetch_add(1, SeqCst);
+                Some((Ok(Frame::data(message)), guard))
             }
         });
         StreamBody::new(pieces).boxed_unsync()
@@ -166,10 +166,10 @@ impl Model for Talk {
                     StreamBody::new(stream::iter([Ok(Frame::data(count)), Ok(trailers())])).boxed_unsync()
                 }
                 "/talk.Talk/Gated" => self.endless(framed(b"token"), true),
-                "/talk.Talk/Flood" => self.endless(Bytes::from_static(&[0; FLOOD]), false),
+                "/talk.Talk/Flood" => self.endless(Bytes::from_static(&[0; FLOOD_PIECE_BYTES]), false),
                 "/talk.Talk/Long" => return Ok(long(&parts.headers)),
                 "/talk.Talk/Hang" => {
-                    let _ends = Ends(self.clone());
+                    let _guard = CancelGuard(self.clone());
                     std::future::pending().await
                 }
                 "/inference.GRPCInferenceService/ModelStreamInfer" => {

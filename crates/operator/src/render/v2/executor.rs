@@ -36,7 +36,7 @@ const FILES: [&str; 10] = [
 ];
 
 /// The first port that executors listen at: below those that nodes give to connections, above those of most programs.
-pub(crate) const FIRST: u16 = 29_001;
+pub(crate) const FIRST_PORT: u16 = 29_001;
 
 /// The port of probes and metrics where nobody says another.
 pub(crate) const ADMIN: u16 = 9_901;
@@ -146,7 +146,7 @@ impl<'a> Executor<'a> {
         let all = &model.spec.container.ports;
         let is_free = |number: &u16| all.iter().all(|port| port.port != *number);
         let admin = settings.admin_port.or_else(|| (ADMIN..).find(is_free)).unwrap_or(ADMIN);
-        let free = (FIRST..).filter(|number| is_free(number) && *number != admin);
+        let free = (FIRST_PORT..).filter(|number| is_free(number) && *number != admin);
         let ports: Vec<_> = all.iter().filter(|port| !is_direct(port)).zip(free).collect();
         (settings.enabled != Some(false) && !ports.is_empty()).then_some(Self { model, settings, ports, admin })
     }

@@ -11,7 +11,7 @@ use crate::membership::{
     packet::{self, Kind, NameAnswer, NameQuery, NameReply, NewerStart, SuspicionNotice},
 };
 
-/// Claims of the name before a node gives way to another process with the same name.
+/// Claims of the name before a node gives way to another process with the same name. A clock that went back takes one of them.
 const CLAIMS: u32 = 3;
 
 impl Membership {
@@ -58,7 +58,7 @@ impl Membership {
         }
         let holder = self.view.node(&call.name).filter(|node| node.gossip != to && !self.view.is_gone(&call.name));
         let said = match holder.map(|node| node.gossip) {
-            _ if mine && (self.phase != Phase::In || self.parting_at.is_some()) => NameAnswer::Free,
+            _ if mine && (self.phase != Phase::In || self.leave_notice_at.is_some()) => NameAnswer::Free,
             _ if mine => NameAnswer::Taken { at: self.me.peer },
             Some(holder) => {
                 self.send(holder, packet::write(Kind::NameQuery, &NameQuery { passed: true, ..call }));

@@ -18,8 +18,8 @@ use x509_parser::parse_x509_certificate;
 
 use super::{TlsError, TlsSettings};
 
-/// The content of the files.
-pub(super) struct Files {
+/// The bytes of the certificate, the key and the CAs of clients.
+pub(super) struct PortFiles {
     certificate: Vec<u8>,
     key: Vec<u8>,
     ca: Vec<u8>,
@@ -37,7 +37,7 @@ pub(super) struct Parts {
     pub(super) ends: Option<SystemTime>,
 }
 
-impl Files {
+impl PortFiles {
     pub(super) fn read(settings: &TlsSettings) -> Result<Self, TlsError> {
         let ca = settings.clients.ca().map(fs::read).transpose()?;
         Ok(Self {
@@ -56,7 +56,7 @@ impl Files {
 }
 
 impl Parts {
-    pub(super) fn of(settings: &TlsSettings, files: &Files) -> Result<Self, TlsError> {
+    pub(super) fn of(settings: &TlsSettings, files: &PortFiles) -> Result<Self, TlsError> {
         let chain = certificates(&settings.certificate, &files.certificate)?;
         let (mut roots, mut clients) = (RootCertStore::empty(), Vec::new());
         if let Some(ca) = settings.clients.ca() {

@@ -42,7 +42,7 @@ const SKEW: Duration = Duration::from_secs(600);
 pub struct SelfMade {
     /// Certificate of the CA, for clients to trust.
     pub ca: PathBuf,
-    /// Certificate of the server.
+    /// Path of the server's certificate, in PEM.
     pub certificate: PathBuf,
     /// Key of the server's certificate.
     pub key: PathBuf,

@@ -7,7 +7,7 @@ use tokio::time::Instant;
 use super::{PortTls, files};
 
 /// Interval between checks of the files. Renewed certificates are in use within five seconds.
-const LOOK: Duration = Duration::from_secs(5);
+const POLL_INTERVAL: Duration = Duration::from_secs(5);
 
 /// Time before expiry at which warnings start: half of what is left when tools renew certificates of 90 days.
 const WARN_BEFORE: Duration = Duration::from_secs(15 * 24 * 3600);
@@ -25,7 +25,7 @@ impl PortTls {
                 warn_at += WARN_EVERY;
                 self.warn_of_end();
             }
-            tokio::time::sleep(LOOK).await;
+            tokio::time::sleep(POLL_INTERVAL).await;
             let tls = self.clone();
             let Ok(reloaded) = tokio::task::spawn_blocking(move || tls.reload()).await else { continue };
             let certificate = self.settings().certificate.display();

@@ -18,7 +18,7 @@ use x509_parser::parse_x509_certificate;
 pub(super) struct PinnedOrIssued {
     /// Verifier of certificates that the CAs issued, and of all signatures.
     pub(super) issued: Arc<dyn ClientCertVerifier>,
-    /// Certificates of the file.
+    /// Certificates of the file, any of which a client may show.
     pub(super) pinned: Vec<CertificateDer<'static>>,
 }
 

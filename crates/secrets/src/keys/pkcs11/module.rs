@@ -44,7 +44,7 @@ pub(super) struct KeyHandle {
     module: Arc<BlockingThread<Module>>,
 }
 
-/// Access to a key.
+/// All that a session with a key needs: which key, and the PIN.
 pub(super) struct Access {
     /// Tells the sessions of keys apart.
     number: u64,
@@ -54,7 +54,7 @@ pub(super) struct Access {
     pin: Option<Zeroizing<String>>,
 }
 
-/// A module, on its thread.
+/// A PKCS#11 module on its thread, with a session for each key that is in use.
 struct Module {
     path: PathBuf,
     /// Once it is loaded and initialised.

@@ -44,10 +44,10 @@ impl Vault {
 
     /// While Vault is away one call at a time looks whether it is back.
     fn may_call(&self, now: Time) -> bool {
-        match &self.bad {
+        match &self.outage {
             Some(_) if self.stopping => false,
-            Some(bad) => now >= bad.until && self.flight.is_empty(),
-            None => self.flight.len() < MOST_CALLS,
+            Some(outage) => now >= outage.until && self.in_flight.is_empty(),
+            None => self.in_flight.len() < MOST_CALLS,
         }
     }
 
@@ -70,7 +70,7 @@ impl Vault {
             return Some(self.call(PendingCall::Revoke(retired), ask, namespace, worker));
         }
         if self.stopping {
-            let last = self.flight.is_empty() && self.retired.is_empty();
+            let last = self.in_flight.is_empty() && self.retired.is_empty();
             return last
                 .then(|| self.call(PendingCall::RevokeToken, VaultRequest::RevokeToken, self.namespace.clone(), None));
         }
@@ -111,7 +111,7 @@ impl Vault {
         self.calls += 1;
         let token = if ask == VaultRequest::LogIn { None } else { self.token.secret.clone() };
         let namespace = if ask == VaultRequest::LogIn { self.namespace.clone() } else { namespace };
-        self.flight.insert(self.calls, doing);
+        self.in_flight.insert(self.calls, doing);
         Call { id: self.calls, ask, token, namespace, worker }
     }
 
@@ -129,11 +129,11 @@ impl Vault {
     }
 
     pub(super) fn answered(&mut self, call: u64, reply: Result<Reply, String>, now: Time) {
-        let Some(doing) = self.flight.remove(&call) else { return };
+        let Some(doing) = self.in_flight.remove(&call) else { return };
         let outcome = answer::outcome(reply);
         match &outcome {
             Outcome::Unavailable(reason) => self.worse(reason, now),
-            _ => self.bad = None,
+            _ => self.outage = None,
         }
         match doing {
             PendingCall::LogIn => self.logged_in(outcome, now),
@@ -144,7 +144,7 @@ impl Vault {
             // Where nobody answers it is tried again while the lease lives.
             PendingCall::Revoke(retired) => match outcome {
                 Outcome::Unavailable(_) if retired.until > now => self.retired.push(retired),
-                Outcome::Denied if retired.until > now && !self.stopping => self.left.push(retired.left(
+                Outcome::Denied if retired.until > now && !self.stopping => self.unrevoked.push(retired.unrevoked(
                     "the policy of our role does not allow it: add sys/leases/revoke with capabilities = [\"update\"]",
                 )),
                 // It is revoked, or was gone already.
@@ -156,13 +156,14 @@ impl Vault {
 
     fn worse(&mut self, reason: &str, now: Time) {
         let chance = self.chance();
-        let failures = match &self.bad {
+        let failures = match &self.outage {
             // Calls that were in flight together fail together: that counts once.
-            Some(bad) if now < bad.until => return,
-            Some(bad) => bad.failures.saturating_add(1),
+            Some(outage) if now < outage.until => return,
+            Some(outage) => outage.failures.saturating_add(1),
             None => 1,
         };
-        self.bad = Some(Outage { failures, until: now + timing::retry(failures, chance), reason: reason.to_owned() });
+        self.outage =
+            Some(Outage { failures, until: now + timing::retry(failures, chance), reason: reason.to_owned() });
     }
 
     fn read(&mut self, reading: PendingRead, outcome: Outcome, now: Time) {

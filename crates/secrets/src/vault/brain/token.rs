@@ -9,7 +9,7 @@ use super::{Outcome, Vault, answer, timing};
 use crate::vault::secret::Job;
 
 /// Age below which a token counts as valid: a denied request is then a matter of its policy, and needs no new login.
-const FRESH: Duration = Duration::from_secs(30);
+const FRESH_FOR: Duration = Duration::from_secs(30);
 
 /// Next step to keep the token valid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -51,7 +51,7 @@ impl Default for Token {
 
 impl Token {
     pub(super) fn is_fresh(&self, now: Time) -> bool {
-        now.since(self.since) < FRESH
+        now.since(self.since) < FRESH_FOR
     }
 
     /// Discards an invalid token.

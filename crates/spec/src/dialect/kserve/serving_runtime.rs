@@ -10,18 +10,17 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::super::{
-    Dialect,
-    Fate::{Refused, To},
-    Field, Hub,
+    Dialect, Field, Hub,
+    Mapping::{Refused, To},
 };
 
-/// Kinds that are read.
+/// Kinds that become runtimes of a worker.
 pub const KINDS: [&str; 2] = ["ServingRuntime", "ClusterServingRuntime"];
 
 /// An object of either kind.
 #[derive(Debug, Deserialize, JsonSchema)]
 pub struct ServingRuntime {
-    /// Its name.
+    /// The object's name, which becomes the runtime's.
     pub metadata: RuntimeMetadata,
     /// The model server.
     pub spec: RuntimeSpec,
@@ -30,7 +29,7 @@ pub struct ServingRuntime {
 /// The part of the metadata that counts.
 #[derive(Debug, Deserialize, JsonSchema)]
 pub struct RuntimeMetadata {
-    /// The name.
+    /// The name of the object.
     pub name: String,
 }
 
@@ -38,7 +37,7 @@ pub struct RuntimeMetadata {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct RuntimeSpec {
-    /// The formats that it takes.
+    /// The formats that its server loads.
     #[serde(default)]
     pub supported_model_formats: Vec<SupportedFormat>,
     /// True for a server that loads models when it is told to; false for one that is started with its model.
@@ -53,7 +52,7 @@ pub struct RuntimeSpec {
     pub grpc_data_endpoint: Option<String>,
     /// A server that ModelMesh knows.
     pub built_in_adapter: Option<BuiltInAdapter>,
-    /// The containers of its pods.
+    /// The containers of its pods: the model server, and adapters beside it.
     #[serde(default)]
     pub containers: Vec<Container>,
 }
@@ -61,7 +60,7 @@ pub struct RuntimeSpec {
 /// A format, with one of its versions or all.
 #[derive(Debug, Deserialize, JsonSchema)]
 pub struct SupportedFormat {
-    /// The name.
+    /// The name of the format, such as `sklearn`.
     pub name: String,
     /// The version. Left out: all.
     pub version: Option<String>,
@@ -78,22 +77,22 @@ pub struct BuiltInAdapter {
     pub mem_buffer_bytes: u64,
 }
 
-/// A container.
+/// A container of the pod: one program.
 #[derive(Debug, Deserialize, JsonSchema)]
 pub struct Container {
-    /// Its name.
+    /// The container's name, by which the server's is found among them.
     #[serde(default)]
     pub name: String,
     /// The program, in place of the image's.
     #[serde(default)]
     pub command: Vec<String>,
-    /// Its arguments.
+    /// Arguments of the program.
     #[serde(default)]
     pub args: Vec<String>,
-    /// Its environment.
+    /// Variables of the program's environment.
     #[serde(default)]
     pub env: Vec<Variable>,
-    /// Its resources.
+    /// Resources of the container, of which the memory limit counts.
     #[serde(default)]
     pub resources: ContainerResources,
 }
@@ -101,13 +100,13 @@ pub struct Container {
 /// A variable of a container's environment.
 #[derive(Debug, Deserialize, JsonSchema)]
 pub struct Variable {
-    /// The name.
+    /// The variable's name.
     pub name: String,
     /// The value. Left out: it comes from elsewhere in a cluster.
     pub value: Option<String>,
 }
 
-/// Resources of a container.
+/// Resources of a container; only limits are read.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 pub struct ContainerResources {
     /// Upper limits: quantities, which YAML may have read as numbers.
@@ -126,42 +125,42 @@ pub const DIALECT: Dialect = Dialect {
     hub: Hub::Runtime,
     one_way: true,
     fields: &[
-        Field { path: "metadata.name", fate: To(&["metadata.name"]), note: "" },
+        Field { path: "metadata.name", mapping: To(&["metadata.name"]), note: "" },
         Field {
             path: "spec.supportedModelFormats",
-            fate: To(&["spec.formats"]),
+            mapping: To(&["spec.formats"]),
             note: "a format without a version takes all versions",
         },
         Field {
             path: "spec.multiModel",
-            fate: To(&["spec.modelsPerProcess"]),
+            mapping: To(&["spec.modelsPerProcess"]),
             note: "`false`, or not there: 1, and `protocol: v2`. Each model has a process of the container's `command` and `args`, in which `{{.Name}}` is the model, \
                    `/mnt/models` the folder with its artifact, and the number of each port one that is free",
         },
-        Field { path: "spec.disabled", fate: Refused, note: "where it is `true`" },
+        Field { path: "spec.disabled", mapping: Refused, note: "where it is `true`" },
         Field {
             path: "spec.grpcEndpoint",
-            fate: To(&["spec.address"]),
+            mapping: To(&["spec.address"]),
             note: "`port:NUMBER` or `unix:/PATH`; without effect beside `builtInAdapter`",
         },
         Field {
             path: "spec.grpcDataEndpoint",
-            fate: To(&["spec.inferenceAddress"]),
+            mapping: To(&["spec.inferenceAddress"]),
             note: "as `grpcEndpoint`, and without effect where that has none",
         },
         Field {
             path: "spec.builtInAdapter.serverType",
-            fate: To(&["spec.protocol", "spec.layout", "spec.command", "spec.environment"]),
+            mapping: To(&["spec.protocol", "spec.layout", "spec.command", "spec.environment"]),
             note: "`mlserver`, `triton` or `ovms`, started from this machine's `PATH`; others are refused",
         },
         Field {
             path: "spec.builtInAdapter.memBufferBytes",
-            fate: To(&["spec.memory"]),
+            mapping: To(&["spec.memory"]),
             note: "subtracted from the limit of the container",
         },
         Field {
             path: "spec.containers",
-            fate: To(&["spec.memory", "spec.command", "spec.environment"]),
+            mapping: To(&["spec.memory", "spec.command", "spec.environment"]),
             note: "with `multiModel`, `resources.limits.memory` of the container that is named as the server, else of the first. Without it, `command`, `args` and `env` of \
                    `kserve-container`, else of the first. Images are ignored, and so are probes, which ask for a server's own signs of health: `spec.health` of the \
                    `Runtime` says when it is given up",

@@ -145,12 +145,12 @@ fn read_reference(card: &PinnedCard, annotation: Option<&str>) -> CardRef {
     CardRef { repository: repository.clone(), path: path.to_owned(), reference: reference.clone() }
 }
 
-/// The errors of one conversion.
+/// The errors of one conversion, collected so that all are told at once.
 #[derive(Default)]
 struct Errors(Vec<ConversionError>);
 
 impl Errors {
-    /// The value, or its default and an error.
+    /// Unwraps a value; notes its error and goes on with the default.
     fn take<T: Default>(&mut self, path: &str, value: Result<T, Problem>) -> T {
         value.unwrap_or_else(|problem| {
             self.0.push(ConversionError::at(path, problem));

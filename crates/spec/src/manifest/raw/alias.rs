@@ -23,7 +23,7 @@ pub struct RawAlias {
     pub status: Option<serde_json::Value>,
 }
 
-/// The kind of an alias.
+/// The kind of a manifest that declares an alias.
 #[derive(Debug, Clone, Copy, PartialEq, Deserialize, Serialize, JsonSchema)]
 pub enum AliasKind {
     /// A name for other deployments.

@@ -11,7 +11,7 @@ use super::super::scalar::{Decimal, Whole};
 #[derive(Debug, Clone, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(untagged)]
 pub enum RawReplicas {
-    /// Exactly as many.
+    /// One number: as many at all times.
     Exactly(Whole<0, 1000>),
     /// As many as are useful, within bounds.
     Between(ReplicaRange),
@@ -37,7 +37,7 @@ pub struct ReplicaRange {
 #[derive(Debug, Clone, Copy, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(untagged)]
 pub enum RawRegion {
-    /// Exactly as many.
+    /// One number: as many at all times.
     Exactly(Whole<0, 1000>),
     /// As many as are useful, within bounds.
     Between(RegionRange),

@@ -9,7 +9,7 @@ use crate::card::estimator::PYTHON;
 #[derive(Debug, Clone, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct RawEnvironment {
-    /// The version of Python.
+    /// The version of Python, such as `3.12`.
     #[schemars(regex(pattern = "^3\\.[0-9]{1,2}$"))]
     pub python: String,
     /// Its packages, each pinned: `scikit-learn==1.7.2`. Not given: those of `requirements`; else a usual set for `sklearn`,

@@ -25,7 +25,7 @@ pub struct RawFunction {
     pub status: Option<serde_json::Value>,
 }
 
-/// The kind of a function.
+/// The kind of a manifest that declares a function.
 #[derive(Debug, Clone, Copy, PartialEq, Deserialize, Serialize, JsonSchema)]
 pub enum FunctionKind {
     /// Code that is built and run beside models.

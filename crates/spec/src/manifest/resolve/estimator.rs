@@ -22,7 +22,7 @@ const REQUIREMENTS: &str = "spec.model.environment.requirements";
 
 /// The most bytes of one package's line: names and versions are short, and a marker for each system and version of
 /// Python fits.
-const LONGEST: usize = 500;
+const MAX_PACKAGE_BYTES: usize = 500;
 
 /// The most bytes of the path of a file in an artifact: the longest name that common file systems take, and the file
 /// lies at the top as a rule.
@@ -92,7 +92,7 @@ fn check_packages(packages: &[String], problems: &mut Problems) {
     if packages.len() > MOST_PINS {
         wrong(format!("{} packages are too many", packages.len()), "name at most 500");
     }
-    let read = |package: &String| Pin::read_marked(package).filter(|_| package.len() <= LONGEST).is_some();
+    let read = |package: &String| Pin::read_marked(package).filter(|_| package.len() <= MAX_PACKAGE_BYTES).is_some();
     if let Some(odd) = packages.iter().find(|package| !read(package)) {
         let shown: String = odd.chars().take(LONGEST_PATH).collect();
         wrong(format!("{shown:?} is not pinned"), remedy(odd));

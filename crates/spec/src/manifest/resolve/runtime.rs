@@ -34,7 +34,7 @@ fn hosts(raw: &RawNetwork, format: &ModelFormat, problems: &mut Problems) -> Net
     let mut wrong = |message: String, remedy: &str| {
         problems.push(("spec.runtime.network", Problem::new(message, remedy)));
     };
-    if raw.hosts.len() > Network::MOST {
+    if raw.hosts.len() > Network::MAX_HOSTS {
         wrong(format!("{} hosts are too many", raw.hosts.len()), "name at most 32");
     }
     if *format == ModelFormat::ONNX && !raw.hosts.is_empty() {

@@ -200,7 +200,7 @@ fn residency() -> impl Strategy<Value = Residency> {
     let phases = (0.0..1e9, 0.0..1e9, 0.0..1e9, 0.0..1e9)
         .prop_map(|(queued_ms, fetch_ms, load_ms, validate_ms)| Phases { queued_ms, fetch_ms, load_ms, validate_ms });
     let deaths = (any::<u32>(), any::<u32>(), time(), text(), option::of(time()))
-        .prop_map(|(count, in_a_row, at, how, again_at)| Arc::new(Deaths { count, in_a_row, at, how, again_at }));
+        .prop_map(|(count, in_a_row, at, cause, again_at)| Arc::new(Deaths { count, in_a_row, at, cause, again_at }));
     let devices = vec(text().prop_map(Into::into), 0..3);
     let words = (option::of(text()), option::of(text()), option::of(deaths), devices);
     let ready = (time(), bytes(), any::<bool>(), digest(), option::of(signature()), phases, words).prop_map(

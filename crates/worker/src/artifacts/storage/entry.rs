@@ -53,7 +53,7 @@ pub(in super::super) struct Web {
     pub(in super::super) identity: Option<Secret>,
 }
 
-/// The type of a storage.
+/// The kind of store that the `type` of an entry names; `None`: there is no such type.
 pub(super) fn kind(name: &str) -> Option<Kind> {
     Some(match name {
         "s3" => Kind::S3,

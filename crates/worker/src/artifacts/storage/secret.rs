@@ -7,7 +7,7 @@ use berth_spec::Secret;
 use serde::Deserialize;
 
 /// The most bytes of a Secret: Kubernetes has 1 MiB, and Base64 makes it a third longer.
-const LONGEST: u64 = 2 << 20;
+const MAX_SECRET_BYTES: u64 = 2 << 20;
 
 /// The longest name of an entry, as in Kubernetes.
 const LONGEST_NAME: usize = 253;
@@ -54,7 +54,9 @@ fn read(path: &Path) -> Result<Option<Secret>, String> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(error.to_string()),
         Ok(found) if !found.is_file() => return Err(format!("{shown} is not a file")),
-        Ok(found) if found.len() > LONGEST => return Err(format!("{shown} has more than {LONGEST} bytes")),
+        Ok(found) if found.len() > MAX_SECRET_BYTES => {
+            return Err(format!("{shown} has more than {MAX_SECRET_BYTES} bytes"));
+        }
         Ok(_) => {}
     }
     let text = fs_err::read_to_string(path).map_err(|error| error.to_string())?;

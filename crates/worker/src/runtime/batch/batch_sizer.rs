@@ -18,7 +18,7 @@ const TRY_EVERY: u32 = 64;
 /// The weight of a new measurement: after some ten, what was before no longer shows.
 const WEIGHT: f64 = 0.25;
 
-/// The measurements of one model.
+/// The measured costs of a row by size of run, and the size that they recommend.
 #[derive(Debug, Clone, Default)]
 pub struct BatchSizer {
     /// Nanoseconds per row, by size; `None`: never seen.
@@ -27,7 +27,7 @@ pub struct BatchSizer {
 }
 
 impl BatchSizer {
-    /// A run of `rows` rows took `time`.
+    /// Notes that a run of `rows` rows took `time`: a moving average for runs of that size.
     pub fn learn(&mut self, rows: u64, time: Duration) {
         let Some(log) = rows.checked_ilog2() else { return };
         let cost = &mut self.cost[(log as usize).min(SIZES - 1)];

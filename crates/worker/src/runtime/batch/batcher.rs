@@ -23,9 +23,9 @@ use tokio::{
 
 use super::{
     Engine, StopCondition,
-    join::{Spent, run_alone, run_joined},
+    join::{RunTimings, run_alone, run_joined},
     pool::{Kind, RunQueue},
-    queue::{Pushed, Queue, QueuedRequest, Share, Work},
+    queue::{PushOutcome, Queue, QueuedRequest, Share, Work},
     stop::Caller,
     tally::{Run, Tally},
 };
@@ -35,13 +35,13 @@ pub use super::queue::Limits;
 
 /// The longest run that the thread of a connection may do itself: models of 100 to 200 µs save a thread switch (about
 /// 30 µs) per batch, and the thread's other connections wait no longer than that.
-const SHORT: Duration = Duration::from_micros(200);
+const MAX_INLINE_RUN: Duration = Duration::from_micros(200);
 
 /// The time that a leader goes on running batches of others before it hands them to the pool: few changes of thread,
 /// and its own answer does not wait for long.
 const BUDGET: Duration = Duration::from_micros(500);
 
-/// A run that takes this long on the thread of a connection was expected to take [`SHORT`]: the model never runs there
+/// A run that takes this long on the thread of a connection was expected to take [`MAX_INLINE_RUN`]: the model never runs there
 /// again. Several time slices of a busy machine, so that a thread that merely had to wait is not taken for a long run.
 const OVERSTAYED: Duration = Duration::from_millis(50);
 
@@ -92,13 +92,13 @@ impl Batcher {
         &*self.shared.engine
     }
 
-    /// The counts.
+    /// The model's counts and times since it was loaded.
     #[must_use]
     pub fn tally(&self) -> &Tally {
         &self.shared.tally
     }
 
-    /// The bounds in force.
+    /// The bounds in force: those of the last [`set_limits`](Self::set_limits).
     #[must_use]
     pub fn limits(&self) -> Limits {
         self.shared.queue().limits()
@@ -126,15 +126,15 @@ impl Batcher {
         // Only a run that may last is worth the allocation.
         let caller = (!self.shared.bounded.load(Relaxed)).then(Caller::new);
         let entry = QueuedRequest { work, deadline, since, caller: caller.as_ref().map(Caller::downgrade), reply };
-        let pushed = self.shared.queue().push(entry, self.shared.tally.run_time());
-        match pushed {
-            Ok(Pushed::Lead(delay)) => {
+        let outcome = self.shared.queue().push(entry, self.shared.tally.run_time());
+        match outcome {
+            Ok(PushOutcome::Lead(delay)) => {
                 token = LeaderToken { shared: Some(Arc::clone(&self.shared)), gathers: true };
                 self.gather(delay).await;
                 token.lead();
             }
-            Ok(Pushed::Follow) => {}
-            Ok(Pushed::Complete) => self.shared.complete.notify_one(),
+            Ok(PushOutcome::Follow) => {}
+            Ok(PushOutcome::Complete) => self.shared.complete.notify_one(),
             Err(_) => return Err(self.shared.full()),
         }
         match timeout_at(deadline.into(), answer).await {
@@ -196,7 +196,7 @@ impl LeaderToken {
     fn turn(&mut self, runs_on: RunsOn) -> bool {
         let Some(shared) = &self.shared else { return false };
         let now = Instant::now();
-        let share = if shared.tally.run_time() < SHORT { Share::All } else { Share::Lane };
+        let share = if shared.tally.run_time() < MAX_INLINE_RUN { Share::All } else { Share::Lane };
         let taken = shared.queue().take(now, share);
         for entry in taken.expired {
             // Nobody may be waiting any more.
@@ -257,16 +257,16 @@ impl Shared {
             return false;
         }
         let rows = self.queue().next_rows();
-        self.tally.expected(rows).is_some_and(|time| time < SHORT)
+        self.tally.expected(rows).is_some_and(|time| time < MAX_INLINE_RUN)
     }
 
     /// Runs what was taken and answers it.
     fn run(&self, batch: Vec<QueuedRequest>, started: Instant, runs_on: RunsOn) {
         let finish = Finish { shared: self, count: batch.len() };
-        let mut spent = Spent::default();
+        let mut timings = RunTimings::default();
         let works: Vec<&Work> = batch.iter().map(|entry| &entry.work).collect();
         let rows = works.iter().map(|work| u64::from(work.counted_rows())).sum();
-        let (answers, executions) = self.answers(&batch, &works, runs_on, &mut spent);
+        let (answers, executions) = self.answers(&batch, &works, runs_on, &mut timings);
 
         let done = Instant::now();
         if runs_on == RunsOn::Connection && done - started > OVERSTAYED && self.bounded.swap(false, Relaxed) {
@@ -278,7 +278,7 @@ impl Shared {
             );
         }
         let mut run =
-            Run { requests: 0, succeeded: 0, rows, executions, spent, queued: Duration::ZERO, total: Duration::ZERO };
+            Run { requests: 0, succeeded: 0, rows, executions, timings, queued: Duration::ZERO, total: Duration::ZERO };
         for (entry, answer) in batch.iter().zip(&answers) {
             let (queued, total) = (started - entry.since, done - entry.since);
             run.requests += 1;
@@ -293,7 +293,7 @@ impl Shared {
         self.metrics.batch(rows);
         self.tally.ran(&run);
         if executions == 1 {
-            self.queue().learn(rows, spent.infer);
+            self.queue().learn(rows, timings.infer);
         }
         drop(finish);
         let mut again = Vec::new();
@@ -317,12 +317,12 @@ impl Shared {
         batch: &[QueuedRequest],
         works: &[&Work],
         runs_on: RunsOn,
-        spent: &mut Spent,
+        timings: &mut RunTimings,
     ) -> (Vec<Result<Vec<Tensor>, InferError>>, u64) {
         let mut executions = 0;
         if works.len() > 1 {
             executions += 1;
-            match run_joined(&*self.engine, works, &stop(batch, runs_on), spent) {
+            match run_joined(&*self.engine, works, &stop(batch, runs_on), timings) {
                 Ok(answers) => return (answers.into_iter().map(Ok).collect(), executions),
                 // What ended the run was none of its requests' own; or which one it was is not to be tried out.
                 Err(error @ (InferError::TimedOut(_) | InferError::Lost(_) | InferError::Shed { .. })) => {
@@ -335,7 +335,7 @@ impl Shared {
         }
         executions += works.len() as u64;
         let alone = |entry: &QueuedRequest| {
-            run_alone(&*self.engine, &entry.work, &stop(std::slice::from_ref(entry), runs_on), spent)
+            run_alone(&*self.engine, &entry.work, &stop(std::slice::from_ref(entry), runs_on), timings)
         };
         (batch.iter().map(alone).collect(), executions)
     }

@@ -9,7 +9,7 @@ use super::{Engine, StopCondition, View, queue::Work};
 
 /// The memory for joined inputs that a thread keeps between batches: most batches fit without allocating, and idle
 /// threads hold little.
-const KEPT: usize = 1 << 20;
+const MAX_SCRATCH_BYTES: usize = 1 << 20;
 
 thread_local! {
     static SCRATCH: RefCell<Vec<Vec<u8>>> = const { RefCell::new(Vec::new()) };
@@ -17,26 +17,26 @@ thread_local! {
 
 /// The durations of the parts of a run, in their order.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Spent {
-    /// Putting inputs together.
+pub struct RunTimings {
+    /// Copying the inputs of several requests into one batch; zero for a run of one.
     pub input: std::time::Duration,
-    /// The engine.
+    /// Calls of the engine.
     pub infer: std::time::Duration,
-    /// Taking outputs apart.
+    /// Cutting the outputs into those of each request; zero for a run of one.
     pub output: std::time::Duration,
 }
 
-/// Runs one request as it is.
+/// Runs one request without copying its inputs, and adds the engine's time to `timings`.
 pub fn run_alone(
     engine: &dyn Engine,
     work: &Work,
     stop: &StopCondition,
-    spent: &mut Spent,
+    timings: &mut RunTimings,
 ) -> Result<Vec<Tensor>, InferError> {
     let views: Vec<View<'_>> = work.inputs.iter().map(View::of).collect();
     let start = std::time::Instant::now();
     let outputs = engine.run(&views, &work.outputs, stop);
-    spent.infer += start.elapsed();
+    timings.infer += start.elapsed();
     outputs
 }
 
@@ -46,7 +46,7 @@ pub fn run_joined(
     engine: &dyn Engine,
     works: &[&Work],
     stop: &StopCondition,
-    spent: &mut Spent,
+    timings: &mut RunTimings,
 ) -> Result<Vec<Vec<Tensor>>, InferError> {
     let Some(first) = works.first() else { return Ok(Vec::new()) };
     let rows: Vec<usize> = works.iter().map(|work| work.counted_rows() as usize).collect();
@@ -70,14 +70,14 @@ pub fn run_joined(
     let done = std::time::Instant::now();
     drop(views);
     for buffer in &mut buffers {
-        buffer.shrink_to(KEPT);
+        buffer.shrink_to(MAX_SCRATCH_BYTES);
     }
     SCRATCH.set(buffers);
 
     let answers = outputs.and_then(|outputs| split(outputs, &rows, total));
-    spent.input += joined - start;
-    spent.infer += done - joined;
-    spent.output += done.elapsed();
+    timings.input += joined - start;
+    timings.infer += done - joined;
+    timings.output += done.elapsed();
     answers
 }
 

@@ -8,7 +8,7 @@
 //!   └────────────────────────────────┴────────── take: nothing ───────────┴──── take ◀──────┘
 //! ```
 //! At most one leader gathers and at most `lanes` lead at all. While a leader gathers, those that run stop when their
-//! batch is done: the gatherer takes what is left. One that is [`LATE`] has a thread without a core: the next request leads
+//! batch is done: the gatherer takes what is left. One that is [`LATE_AFTER`] has a thread without a core: the next request leads
 //! in its place, and it finds nothing when it comes back.
 
 use std::{
@@ -24,7 +24,7 @@ use super::{batch_sizer::BatchSizer, stop::WeakCaller};
 
 /// A leader that gathers for this long beyond its time has lost its core: a round of a busy event loop takes less, the time
 /// slice of another thread more.
-pub const LATE: Duration = Duration::from_micros(300);
+pub const LATE_AFTER: Duration = Duration::from_micros(300);
 
 /// A request that was checked against the signature.
 #[derive(Debug)]
@@ -56,7 +56,7 @@ impl Work {
 /// A request in the queue.
 #[derive(Debug)]
 pub struct QueuedRequest {
-    /// The work.
+    /// Its inputs and wanted outputs, checked against the signature.
     pub work: Work,
     /// Not started after this.
     pub deadline: Instant,
@@ -77,13 +77,13 @@ pub struct Limits {
     pub max_rows: u32,
     /// The time that a leader gathers. Zero: it yields once.
     pub max_delay: Duration,
-    /// Runs at once.
+    /// Runs of the engine at once.
     pub lanes: usize,
 }
 
-/// The result of a push.
+/// The result of [`Queue::push`]: the part that the caller has in the next run.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Pushed {
+pub enum PushOutcome {
     /// The caller leads: gather for this long (zero: yield once), then take.
     Lead(Duration),
     /// Somebody else leads.
@@ -104,14 +104,14 @@ pub enum Share {
 
 /// The requests that a leader took.
 #[derive(Debug, Default)]
-pub struct Taken {
+pub struct TakenRequests {
     /// To be run together; empty: nothing is left and the leader is released.
     pub batch: Vec<QueuedRequest>,
     /// To be told that they are too late.
     pub expired: Vec<QueuedRequest>,
 }
 
-/// The queue.
+/// The queue of one model: its waiting requests, and who leads the next run. Callers hold a lock on it.
 #[derive(Debug)]
 pub struct Queue {
     waiting: VecDeque<QueuedRequest>,
@@ -125,7 +125,7 @@ pub struct Queue {
 }
 
 impl Queue {
-    /// An empty queue.
+    /// An empty queue under `limits`.
     #[must_use]
     pub fn new(limits: Limits) -> Self {
         Self {
@@ -139,7 +139,7 @@ impl Queue {
         }
     }
 
-    /// The bounds in force.
+    /// The bounds in force: those of the last [`set_limits`](Self::set_limits).
     #[must_use]
     pub fn limits(&self) -> Limits {
         self.limits
@@ -150,7 +150,7 @@ impl Queue {
         self.limits = limits;
     }
 
-    /// Requests that wait.
+    /// The number of requests that wait, without those that a leader took.
     #[must_use]
     pub fn waiting(&self) -> usize {
         self.waiting.len()
@@ -165,7 +165,7 @@ impl Queue {
 
     /// Queues a request, or gives it back where the queue is full. `run` is how long a run takes, as far as is known:
     /// a gatherer is told to hurry when an entry could not be finished otherwise.
-    pub fn push(&mut self, entry: QueuedRequest, run: Duration) -> Result<Pushed, QueuedRequest> {
+    pub fn push(&mut self, entry: QueuedRequest, run: Duration) -> Result<PushOutcome, QueuedRequest> {
         if self.waiting.len() + self.running >= self.limits.max_requests {
             self.forget_closed();
             if self.waiting.len() + self.running >= self.limits.max_requests {
@@ -176,18 +176,18 @@ impl Queue {
         self.waiting_rows += u64::from(entry.work.counted_rows());
         self.waiting.push_back(entry);
         let enough = self.waiting_rows >= u64::from(self.limits.max_rows);
-        let is_held = |until: &Instant| since <= *until + LATE || self.leaders >= self.limits.lanes;
+        let is_held = |until: &Instant| since <= *until + LATE_AFTER || self.leaders >= self.limits.lanes;
         if let Some(until) = self.gathering.filter(is_held) {
-            return Ok(if enough || deadline < until + run { Pushed::Complete } else { Pushed::Follow });
+            return Ok(if enough || deadline < until + run { PushOutcome::Complete } else { PushOutcome::Follow });
         }
         if self.leaders >= self.limits.lanes.max(1) {
-            return Ok(Pushed::Follow);
+            return Ok(PushOutcome::Follow);
         }
         self.leaders += 1;
         let delay = if enough { Duration::ZERO } else { self.limits.max_delay };
         let delay = delay.min(deadline.saturating_duration_since(since + run));
         self.gathering = Some(since + delay);
-        Ok(Pushed::Lead(delay))
+        Ok(PushOutcome::Lead(delay))
     }
 
     /// Ends the gathering of the leader that began it; it goes on leading.
@@ -197,8 +197,8 @@ impl Queue {
 
     /// Takes what a leader runs next: the request at the front, and behind it, in order, what is compatible and fits.
     /// An empty batch releases the leader.
-    pub fn take(&mut self, now: Instant, share: Share) -> Taken {
-        let mut taken = Taken::default();
+    pub fn take(&mut self, now: Instant, share: Share) -> TakenRequests {
+        let mut taken = TakenRequests::default();
         if self.gathering.is_some() {
             self.leaders -= 1;
             return taken;
@@ -266,7 +266,7 @@ impl Queue {
         self.running -= count;
     }
 
-    /// One run of `rows` rows took `time`.
+    /// Notes that one run of `rows` rows took `time`, for the sizes of later runs.
     pub fn learn(&mut self, rows: u64, time: Duration) {
         self.sizer.learn(rows, time);
     }

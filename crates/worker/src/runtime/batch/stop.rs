@@ -20,7 +20,7 @@ impl Caller {
         Self(Arc::new(()))
     }
 
-    /// Follows it.
+    /// A reference that tells if the caller still waits, without keeping it.
     #[must_use]
     pub fn downgrade(&self) -> WeakCaller {
         WeakCaller(Arc::downgrade(&self.0))

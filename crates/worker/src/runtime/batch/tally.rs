@@ -12,7 +12,7 @@ use std::{
 
 use berth_mesh::local::{Statistics, Sum};
 
-use super::join::Spent;
+use super::join::RunTimings;
 
 /// The weight of one run in the moving average, 1/8: a model whose inputs grew is moved to the pool soon, and one slow
 /// run does not move it.
@@ -43,16 +43,16 @@ struct Counts {
 /// One run of the engine and what it was for.
 #[derive(Debug, Clone, Copy)]
 pub struct Run {
-    /// Requests in it.
+    /// Requests that were joined into it, 1 without batching.
     pub requests: u64,
-    /// Requests that succeeded.
+    /// Those of them that got an answer; the others failed.
     pub succeeded: u64,
-    /// Rows in it.
+    /// Rows of all of them together; a request that is not batchable counts as one.
     pub rows: u64,
     /// The calls of the engine for one run: more than one where a batch had to be run one by one.
     pub executions: u64,
     /// The time by what it was spent on.
-    pub spent: Spent,
+    pub timings: RunTimings,
     /// The waiting time of its requests, together.
     pub queued: Duration,
     /// The time of its successful requests from push to answer, together.
@@ -66,10 +66,10 @@ impl Tally {
         Duration::from_nanos(self.run_ns.load(Ordering::Relaxed))
     }
 
-    /// Counts a run.
+    /// Adds a run to the counts, and its time to the moving average.
     pub fn ran(&self, run: &Run) {
         let executions = run.executions.max(1);
-        self.seed(run.rows / executions, run.spent.infer / u32::try_from(executions).unwrap_or(u32::MAX));
+        self.seed(run.rows / executions, run.timings.infer / u32::try_from(executions).unwrap_or(u32::MAX));
         let mut counts = self.locked();
         let sums = &mut counts.sums;
         sums.last_inference_ms = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis() as u64;
@@ -77,14 +77,14 @@ impl Tally {
         sums.execution_count += run.executions;
         add(&mut sums.success, run.succeeded, run.total);
         add(&mut sums.queue, run.requests, run.queued);
-        add(&mut sums.compute_input, run.requests, run.spent.input);
-        add(&mut sums.compute_infer, run.requests, run.spent.infer);
-        add(&mut sums.compute_output, run.requests, run.spent.output);
+        add(&mut sums.compute_input, run.requests, run.timings.input);
+        add(&mut sums.compute_infer, run.requests, run.timings.infer);
+        add(&mut sums.compute_output, run.requests, run.timings.output);
         if counts.batches.len() < MAX_SIZES || counts.batches.contains_key(&run.rows) {
             let [input, infer, output] = counts.batches.entry(run.rows).or_default();
-            add(input, 1, run.spent.input);
-            add(infer, 1, run.spent.infer);
-            add(output, 1, run.spent.output);
+            add(input, 1, run.timings.input);
+            add(infer, 1, run.timings.infer);
+            add(output, 1, run.timings.output);
         }
     }
 

@@ -25,12 +25,12 @@ use crate::runtime::batch::{Engine, StopCondition, View};
 /// nothing disturbs. It takes a few hundred kilobytes.
 const MAX_REMEMBERED: usize = 4096;
 
-/// The account of one engine.
+/// The memory of one engine's models: measured sizes by content, their sum, and what the process takes beside it.
 #[derive(Debug, Default)]
 pub(super) struct Account {
     /// Held while a session is made or freed.
     lock: EngineLock,
-    books: Mutex<Books>,
+    state: Mutex<AccountState>,
     overhead: AtomicU64,
 }
 
@@ -43,7 +43,7 @@ const FADES: u64 = 32;
 
 /// The entries. Locked for a moment.
 #[derive(Debug, Default)]
-struct Books {
+struct AccountState {
     /// Bytes of the sessions that there are.
     live: u64,
     /// Bytes that a load takes for a moment beside the model: the graph as it is read.
@@ -51,16 +51,16 @@ struct Books {
     known: HashMap<Digest, Measurements>,
 }
 
-/// The measurements of a content.
+/// Measurements of an artifact, remembered by its digest.
 #[derive(Debug, Clone)]
 pub(super) struct Measurements {
     /// The reason why its rows may not be joined; `None`: they may.
     pub(super) verdict: Option<String>,
-    /// Its size, once it was measured.
+    /// Bytes of memory that a session of it takes; `None`: not measured yet.
     pub(super) measured: Option<ByteSize>,
 }
 
-impl Books {
+impl AccountState {
     fn remember(&mut self, digest: Digest, known: Measurements) {
         if self.known.len() < MAX_REMEMBERED || self.known.contains_key(&digest) {
             self.known.insert(digest, known);
@@ -76,12 +76,12 @@ impl Account {
 
     /// The measurements of a content, if there are any.
     pub(super) fn known(&self, digest: &Digest) -> Option<Measurements> {
-        self.books().known.get(digest).cloned()
+        self.state().known.get(digest).cloned()
     }
 
     /// Remembers what was found out.
     pub(super) fn remember(&self, digest: Digest, known: Measurements) {
-        self.books().remember(digest, known);
+        self.state().remember(digest, known);
     }
 
     /// The memory of the process beside the models, the making of another one included; while a session is being made
@@ -93,17 +93,17 @@ impl Account {
 
     fn settle(&self) {
         if let Some(resident) = memory::resident() {
-            let books = self.books();
-            self.overhead.store(resident.saturating_sub(books.live) + books.passing, Relaxed);
+            let state = self.state();
+            self.overhead.store(resident.saturating_sub(state.live) + state.passing, Relaxed);
         }
     }
 
-    fn books(&self) -> MutexGuard<'_, Books> {
-        self.books.lock().unwrap_or_else(PoisonError::into_inner)
+    fn state(&self) -> MutexGuard<'_, AccountState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// An engine's session that is in the books until it is dropped.
+/// An engine's session that is accounted for until it is dropped.
 pub(super) struct Accounted<E: Engine> {
     engine: Option<E>,
     memory: ByteSize,
@@ -111,7 +111,7 @@ pub(super) struct Accounted<E: Engine> {
 }
 
 impl<E: Engine> Accounted<E> {
-    /// Enters a session into the books, and what its making took for a moment beside it. The engine's lock is held.
+    /// Accounts for a session, and for what its making took for a moment beside it. The engine's lock is held.
     pub(super) fn enter(
         engine: E,
         memory: ByteSize,
@@ -120,9 +120,9 @@ impl<E: Engine> Accounted<E> {
         _held: &EngineGuard<'_>,
     ) -> Self {
         {
-            let mut books = account.books();
-            books.live += memory.0;
-            books.passing = passing.0.max(books.passing - books.passing / FADES);
+            let mut state = account.state();
+            state.live += memory.0;
+            state.passing = passing.0.max(state.passing - state.passing / FADES);
         }
         // What the allocator keeps of it would else count as taken.
         if passing.0 > GIVEN_BACK_FROM {
@@ -158,8 +158,8 @@ impl<E: Engine> Drop for Accounted<E> {
         drop(self.engine.take());
         memory::give_back();
         {
-            let mut books = self.account.books();
-            books.live = books.live.saturating_sub(self.memory.0);
+            let mut state = self.account.state();
+            state.live = state.live.saturating_sub(self.memory.0);
         }
         self.account.settle();
     }
@@ -192,22 +192,22 @@ mod tests {
         let stop = StopCondition::at(std::time::Instant::now());
         assert!(entered.run(&[], &[], &stop).is_ok_and(|outputs| outputs.is_empty()));
         drop(entered);
-        assert_eq!(account.books().live, 0);
+        assert_eq!(account.state().live, 0);
     }
 
     #[test]
     fn contents_are_remembered_up_to_a_bound() {
-        let mut books = Books::default();
+        let mut state = AccountState::default();
         let known = |bytes| Measurements { verdict: None, measured: Some(ByteSize(bytes)) };
         let digest = |n: usize| {
             let mut bytes = [0; 32];
             bytes[..8].copy_from_slice(&n.to_le_bytes());
             Digest(bytes)
         };
-        (0..MAX_REMEMBERED).for_each(|n| books.remember(digest(n), known(1)));
-        books.remember(digest(MAX_REMEMBERED), known(1));
-        books.remember(digest(0), known(2));
-        assert!(!books.known.contains_key(&digest(MAX_REMEMBERED)));
-        assert_eq!(books.known.get(&digest(0)).and_then(|known| known.measured), Some(ByteSize(2)));
+        (0..MAX_REMEMBERED).for_each(|n| state.remember(digest(n), known(1)));
+        state.remember(digest(MAX_REMEMBERED), known(1));
+        state.remember(digest(0), known(2));
+        assert!(!state.known.contains_key(&digest(MAX_REMEMBERED)));
+        assert_eq!(state.known.get(&digest(0)).and_then(|known| known.measured), Some(ByteSize(2)));
     }
 }

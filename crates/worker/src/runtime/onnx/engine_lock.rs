@@ -24,7 +24,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(50);
 /// that is only long has ended.
 const STUCK_AFTER: Duration = Duration::from_secs(30);
 
-/// The lock.
+/// The lock under which sessions are made and freed. A load that is given up does not wait for it, and a stuck one does not keep it.
 #[derive(Debug)]
 pub(super) struct EngineLock {
     state: Mutex<State>,

@@ -42,7 +42,7 @@ const OF_SHAPES: [&str; 3] = ["Shape", "Size", "Constant"];
 /// Attribute of nodes that holds labels of classes.
 const LABELS: &str = "classlabels_strings";
 
-/// Findings about a graph.
+/// Facts about a graph that are read from its file before the engine loads it.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Findings {
     /// An operator by which the time of a run depends on the values of the inputs.
@@ -226,7 +226,7 @@ fn attribute<R: io::Read + io::Seek>(
         match (field.number, field.content) {
             (1, Content::Until(end)) => name = file.text(end)?,
             // Texts come behind the name. Others than labels are not looked at.
-            (9, Content::Until(end)) if name == LABELS && texts.len() < labels::MOST => {
+            (9, Content::Until(end)) if name == LABELS && texts.len() < labels::MAX_LABELS => {
                 texts.push(file.text_or_nothing(end)?);
             }
             (5 | 10, Content::Until(end)) => drop(tensor(file, end, findings)?),

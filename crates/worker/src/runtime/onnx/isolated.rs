@@ -56,7 +56,7 @@ pub(super) fn load(
     let plan = Plan::new(request, processes, confinement, bounds, Box::new(program))?;
     // The batcher joins rows and bounds the runs: each of its runs is one entry here.
     let limits =
-        Limits { max_requests: usize::MAX, max_rows: 1, max_delay: std::time::Duration::ZERO, parallel: lanes };
+        Limits { max_requests: usize::MAX, max_rows: 1, max_delay: std::time::Duration::ZERO, parallel_runs: lanes };
     let metrics = engine.families.model(&request.serving.deployment);
     let (supervisor, loaded) = Supervisor::load(plan, limits, Arc::clone(&metrics))?;
     let graph = loaded.graph.ok_or_else(|| LoadError::new(FailureCategory::Internal, "a graph without a signature"))?;

@@ -8,19 +8,19 @@ use std::{fs::File, io::Read as _, path::Path};
 const FILE: &str = "labels.txt";
 
 /// The most labels: the largest sets that models are trained on have some 20,000.
-pub(super) const MOST: usize = 100_000;
+pub(super) const MAX_LABELS: usize = 100_000;
 
 /// The longest file that is read: 100,000 classes with long names.
-const LONGEST: u64 = 8 << 20;
+const MAX_FILE_BYTES: u64 = 8 << 20;
 
 /// Labels in the folder of a graph; none where there is no such file, or one that is not text.
 pub(super) fn beside(folder: &Path) -> Vec<String> {
     let mut text = String::new();
-    let file = File::open(folder.join(FILE)).map(|file| file.take(LONGEST));
+    let file = File::open(folder.join(FILE)).map(|file| file.take(MAX_FILE_BYTES));
     if !file.is_ok_and(|mut file| file.read_to_string(&mut text).is_ok()) {
         return Vec::new();
     }
-    let lines: Vec<String> = text.trim_end().lines().take(MOST).map(|line| line.trim().to_owned()).collect();
+    let lines: Vec<String> = text.trim_end().lines().take(MAX_LABELS).map(|line| line.trim().to_owned()).collect();
     if lines.iter().all(String::is_empty) { Vec::new() } else { lines }
 }
 
@@ -44,7 +44,7 @@ fn of_object(inside: &str) -> Option<Vec<String>> {
         let (key, after) = rest.split_once(':')?;
         let index: usize = key.trim().trim_matches(['"', '\'']).parse().ok()?;
         let (label, after) = quoted(after.trim_start())?;
-        if index != labels.len() || index >= MOST {
+        if index != labels.len() || index >= MAX_LABELS {
             return None;
         }
         labels.push(label);

@@ -15,7 +15,7 @@ const FILE: &str = "libonnxruntime.so";
 /// The reason why the engine is not there.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum OpenError {
-    /// The library is nowhere.
+    /// The library is in none of the places that were searched.
     #[error("no {FILE} in {}: {ONNX_ENGINE_REMEDY}", places(.0))]
     NotFound(Vec<PathBuf>),
     /// A wheel, as `pip download` brings it.
@@ -28,17 +28,17 @@ pub enum OpenError {
     /// The library is there but not usable.
     #[error("{} is not a usable ONNX Runtime 1.24 or later: {message}", path.display())]
     Unusable {
-        /// The file.
+        /// The file that was tried.
         path: PathBuf,
-        /// The message of the loader.
+        /// The message of the dynamic linker, or of ONNX Runtime.
         message: String,
     },
     /// Another one is loaded in this process already.
     #[error("{} is loaded in this process already: restart it to use {}", loaded.display(), wanted.display())]
     Other {
-        /// The one that is loaded.
+        /// Path of the library that is loaded.
         loaded: PathBuf,
-        /// The one that was asked for.
+        /// Path of the library that was asked for.
         wanted: PathBuf,
     },
 }

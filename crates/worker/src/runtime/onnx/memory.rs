@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 /// The least that is believed of any model: session, graph and names.
 const FLOOR: u64 = 64 << 10;
 
-/// The memory in use at one moment.
+/// Bytes on the heap and in the resident set of this process at one moment; `None` where the system does not tell.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct MemoryUse {
     heap: Option<u64>,
@@ -23,7 +23,7 @@ pub(super) struct MemoryUse {
 }
 
 impl MemoryUse {
-    /// Now.
+    /// Reads both from the allocator and `/proc`.
     #[must_use]
     pub(super) fn now() -> Self {
         Self { heap: heap(), resident: resident() }
@@ -61,7 +61,7 @@ impl MemoryUse {
 const WATCHED_FROM: ByteSize = ByteSize(256 << 10);
 
 /// The interval of looks at the memory while a session is made: a peak that is shorter is not seen.
-const EVERY: Duration = Duration::from_millis(2);
+const SAMPLE_INTERVAL: Duration = Duration::from_millis(2);
 
 /// Watches the process while it does something.
 pub(super) struct Peak;
@@ -77,7 +77,7 @@ impl Peak {
             let watch = || {
                 let mut peak = 0;
                 while !done.load(Relaxed) && !given_up.is_cancelled() {
-                    std::thread::park_timeout(EVERY);
+                    std::thread::park_timeout(SAMPLE_INTERVAL);
                     peak = resident().unwrap_or_default().max(peak);
                 }
                 peak

@@ -35,9 +35,9 @@ const VALIDATED_WITHIN: Duration = Duration::from_secs(300);
 /// The findings of a load about a model.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Footprint {
-    /// Bytes.
+    /// Bytes of memory that the session takes.
     pub(super) memory: ByteSize,
-    /// Runs at once.
+    /// Runs of the session at once.
     pub(super) lanes: usize,
     /// True if rows of different requests may run together.
     pub(super) batchable: bool,

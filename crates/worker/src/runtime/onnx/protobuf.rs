@@ -61,7 +61,7 @@ impl<R: Read + Seek> Reader<R> {
         }
     }
 
-    /// Goes to `until`.
+    /// Moves to the position `until`, without reading what lies between. Fails if that is behind.
     pub(super) fn skip(&mut self, until: u64) -> io::Result<()> {
         let by = i64::try_from(until.checked_sub(self.at).ok_or_else(malformed)?).map_err(|_| malformed())?;
         self.inner.seek_relative(by)?;

@@ -21,12 +21,12 @@ use crate::{
 };
 
 /// A graph of one addition.
-const FIRST: &[u8] = include_bytes!("first.onnx");
+const FIRST_GRAPH: &[u8] = include_bytes!("first.onnx");
 
 /// Makes a session and drops it. The library sets up tables of its own with its first session, more than a megabyte,
 /// which would else be counted as memory of whichever model happens to be loaded first.
 pub(super) fn warm(environment: &Environment) -> ort::Result<()> {
-    options(environment, 1)?.commit_from_memory(FIRST).map(drop)
+    options(environment, 1)?.commit_from_memory(FIRST_GRAPH).map(drop)
 }
 
 fn options(environment: &Environment, threads: usize) -> ort::Result<SessionBuilder> {
@@ -287,11 +287,11 @@ mod tests {
         let given_up = CancellationToken::new();
         let mut builder = options(&environment, 1).expect("its options");
         let watched = load_watch::begin(&given_up, builder.canceler());
-        builder.commit_from_memory(FIRST).map(drop).expect("it is wanted");
+        builder.commit_from_memory(FIRST_GRAPH).map(drop).expect("it is wanted");
         given_up.cancel();
         let end = Instant::now() + PATIENCE;
         let error = loop {
-            match builder.commit_from_memory(FIRST).map(drop) {
+            match builder.commit_from_memory(FIRST_GRAPH).map(drop) {
                 Err(error) => break error,
                 Ok(()) => assert!(Instant::now() < end, "nobody tells the library"),
             }

@@ -54,7 +54,8 @@ const PROCESSES: u32 = 1024;
 /// The bytes that are read ahead: answers of most runs fit.
 const READ_AHEAD: usize = 32 << 10;
 
-/// A running process.
+/// A running process with the socket to it, the threads that read from it, and its control group. Killed if it still runs when
+/// dropped.
 pub(in crate::runtime) struct Process {
     child: Child,
     line: Arc<UnixStream>,

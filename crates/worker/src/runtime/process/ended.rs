@@ -7,14 +7,14 @@ use berth_spec::{ByteSize, FailureCategory};
 use crate::cgroup::Cgroup;
 use crate::runtime::LoadError;
 
-/// The end of a process.
+/// The end of a model's process: its status in words, and its last output.
 #[derive(Debug, Clone)]
 pub(in crate::runtime) struct Ended {
     /// For people: `killed by signal 9`.
-    pub(in crate::runtime) how: String,
+    pub(in crate::runtime) cause: String,
     /// The kernel killed it for memory, or what looks like that.
     pub(in crate::runtime) memory: bool,
-    /// Its last lines.
+    /// The last lines that it printed; of one that could not be started again, the trace of that.
     pub(in crate::runtime) tail: String,
 }
 
@@ -22,13 +22,13 @@ impl Ended {
     /// `ours`: we killed it, for it did not end by itself.
     pub(in crate::runtime) fn of(status: Option<ExitStatus>, ours: bool, cgroup: &Cgroup, tail: String) -> Self {
         let memory = cgroup.ran_out_of_memory() || suspicious(status, ours, cgroup);
-        Self { how: described(status, ours), memory, tail }
+        Self { cause: described(status, ours), memory, tail }
     }
 
     /// One that could not be started again.
     pub(in crate::runtime) fn of_load(error: LoadError) -> Self {
         let memory = error.category == FailureCategory::Memory;
-        Self { how: error.message, memory, tail: error.trace.map(Into::into).unwrap_or_default() }
+        Self { cause: error.message, memory, tail: error.trace.map(Into::into).unwrap_or_default() }
     }
 
     /// The last line that it printed.
@@ -38,7 +38,7 @@ impl Ended {
 
     /// All of it in a sentence or two; `limit`: the memory that it may take.
     pub(in crate::runtime) fn told(&self, limit: Option<ByteSize>) -> String {
-        let mut told = self.how.clone();
+        let mut told = self.cause.clone();
         if self.memory {
             told += "; it ran out of memory";
             if let Some(limit) = limit {
@@ -96,7 +96,7 @@ mod tests {
             let ended = Ended::of(status.map(ExitStatus::from_raw), ours, &cgroup, String::new());
             assert_eq!((ended.told(None).as_str(), ended.memory), (expected, false));
         }
-        let ended = Ended { how: "it was killed".to_owned(), memory: true, tail: "one\ntwo\n".to_owned() };
+        let ended = Ended { cause: "it was killed".to_owned(), memory: true, tail: "one\ntwo\n".to_owned() };
         let expected = "it was killed; it ran out of memory: it may take 96MiB (resources.memory); its last words: two";
         assert_eq!(ended.told(Some(ByteSize::mib(96))), expected);
     }

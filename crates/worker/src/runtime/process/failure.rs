@@ -53,7 +53,7 @@ pub(in crate::runtime) fn died_loading(plan: &Plan, ended: &Ended) -> LoadError 
     if ended.memory {
         return out_of_memory(plan.memory()).with_trace(&ended.tail);
     }
-    let message = format!("the model's process ended while it loaded: {}", ended.how);
+    let message = format!("the model's process ended while it loaded: {}", ended.cause);
     LoadError::new(plan.program.fails_as(), message).with_trace(&ended.tail)
 }
 
@@ -64,7 +64,7 @@ pub(in crate::runtime) fn died_validating(ended: &Ended, limit: Option<ByteSize>
         let message = format!("out of memory during the validation inference{allowed}");
         return LoadError::new(FailureCategory::Memory, message).with_trace(&ended.tail);
     }
-    let message = format!("the validation inference failed: the model's process ended: {}", ended.how);
+    let message = format!("the validation inference failed: the model's process ended: {}", ended.cause);
     LoadError::new(FailureCategory::Validation, message).with_trace(&ended.tail)
 }
 

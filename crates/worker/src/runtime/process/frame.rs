@@ -13,7 +13,7 @@ use std::io::{self, Read};
 
 use bytes::Bytes;
 
-/// The bytes before the head.
+/// The bytes before the head, little-endian: kind (4), length of the head (4), length of the body (8).
 pub const PREFIX: usize = 16;
 
 /// The largest head: a batch of a thousand failures with their tracebacks fits, and a broken process cannot make us
@@ -24,32 +24,32 @@ pub const MAX_HEAD: usize = 32 << 20;
 /// model's holds.
 pub const MAX_BODY: usize = 128 << 20;
 
-/// The kind of a frame.
+/// The kind of a frame. Numbers from 16 on come from the process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Kind {
-    /// To the process: what to load.
+    /// To the process, as the first frame: the model to load.
     Load = 1,
-    /// To the process: requests.
+    /// To the process: the requests of one run.
     Run = 2,
-    /// To the process: it is over.
+    /// To the process: it is to end by itself.
     Shutdown = 3,
     /// To the process: nobody waits for a run any more.
     Stop = 4,
     /// From the process: which step of the load begins.
     Step = 16,
-    /// From the process: it can be called.
+    /// From the process: the model is loaded and takes runs.
     Loaded = 17,
-    /// From the process: it cannot.
+    /// From the process: the load has failed, for the reason in the head.
     Failed = 18,
-    /// From the process: answers.
+    /// From the process: the answers of one run.
     Result = 19,
     /// From the process: a line for the log.
     Log = 20,
 }
 
 impl Kind {
-    /// All of them.
+    /// Every kind, to find one by its number.
     pub const ALL: [Self; 9] = [
         Self::Load,
         Self::Run,
@@ -63,12 +63,12 @@ impl Kind {
     ];
 }
 
-/// A frame.
+/// A message between the worker and a model's process: a prefix of [`PREFIX`] bytes, a head and a body.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Frame {
-    /// The kind.
+    /// The kind, which says how head and body are read.
     pub kind: Kind,
-    /// JSON.
+    /// JSON, of at most [`MAX_HEAD`] bytes.
     pub head: Bytes,
     /// The data that the head describes.
     pub body: Bytes,
@@ -89,14 +89,14 @@ pub enum Broken {
     /// The frame is larger than any may be.
     #[error("a frame with a head of {head} and a body of {body} bytes is too large")]
     TooLarge {
-        /// Bytes of the head.
+        /// Length of the head in bytes, as the prefix says.
         head: u64,
-        /// Bytes of the body.
+        /// Length of the body in bytes, as the prefix says.
         body: u64,
     },
 }
 
-/// The first bytes of a frame.
+/// The first bytes of a frame, before its head and body of the given lengths.
 #[must_use]
 pub fn prefix(kind: Kind, head: usize, body: usize) -> [u8; PREFIX] {
     let mut prefix = [0; PREFIX];

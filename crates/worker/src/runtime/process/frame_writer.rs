@@ -99,7 +99,7 @@ mod tests {
     /// A state whose process reads from the other end.
     fn up(max_rows: usize, max_delay: Duration) -> (State, UnixStream) {
         let (ours, theirs) = UnixStream::pair().expect("a pair");
-        let mut state = State::new(Limits { max_requests: 8, max_rows, max_delay, parallel: 1 });
+        let mut state = State::new(Limits { max_requests: 8, max_rows, max_delay, parallel_runs: 1 });
         state.writer = Some(FrameWriter::new(Arc::new(ours)));
         (state, theirs)
     }

@@ -4,10 +4,10 @@
 use std::time::{Duration, Instant};
 
 /// The shortest wait that is worth it: in less, hardly a caller is back.
-const SHORTEST: Duration = Duration::from_micros(200);
+const MIN_WAIT: Duration = Duration::from_micros(200);
 
 /// The longest: who asks again at once is back by then.
-const LONGEST: Duration = Duration::from_millis(10);
+const MAX_WAIT: Duration = Duration::from_millis(10);
 
 /// The part of older runs that counts on with each run: some thirty are remembered.
 const KEEP: f64 = 0.97;
@@ -42,8 +42,8 @@ impl Gathering {
     pub(super) fn answered(&mut self, callers: usize, time: Duration, waiting: usize, now: Instant) {
         self.open = None;
         // A slow run before it, such as the first, is no reason for a long wait now.
-        let wait = (self.cost.fixed().min(time) / 2).min(LONGEST);
-        if wait < SHORTEST || callers == 0 || callers + waiting < 2 {
+        let wait = (self.cost.fixed().min(time) / 2).min(MAX_WAIT);
+        if wait < MIN_WAIT || callers == 0 || callers + waiting < 2 {
             return;
         }
         if self.left_out > 0 {
@@ -159,7 +159,7 @@ mod tests {
         gathering.answered(32, 4 * MS, 32, now);
         assert_eq!(gathering.until(32), Some(now + 2 * MS));
         gathering.answered(32, Duration::from_secs(2), 32, now);
-        assert_eq!(gathering.until(32), Some(now + LONGEST));
+        assert_eq!(gathering.until(32), Some(now + MAX_WAIT));
     }
 
     #[test]

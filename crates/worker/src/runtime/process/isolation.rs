@@ -35,7 +35,7 @@ const MEMORY_PER_FILES: u64 = 2;
 /// The isolation of one replica's processes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::runtime) struct Confinement {
-    /// Its strength.
+    /// The level that its processes run at: never less than the operator or the deployment asks for.
     pub(in crate::runtime) level: Isolation,
     /// For the note of the replica, where there is something to say.
     pub(in crate::runtime) note: Option<String>,
@@ -47,12 +47,12 @@ pub(in crate::runtime) struct Confinement {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Decision {
     level: Isolation,
-    by: By,
+    source: LevelSource,
 }
 
 /// The origin of a level.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum By {
+enum LevelSource {
     Default,
     Operator,
     Deployment,
@@ -62,15 +62,17 @@ enum By {
 fn decide(operator: Option<Isolation>, otherwise: Isolation, asked: Option<Isolation>) -> Decision {
     let least = operator.unwrap_or(otherwise);
     match asked {
-        Some(asked) if asked > least => Decision { level: asked, by: By::Deployment },
+        Some(asked) if asked > least => Decision { level: asked, source: LevelSource::Deployment },
         // What it asks for it gets whole, also where it is the default.
-        Some(asked) if asked == least && operator.is_none() => Decision { level: asked, by: By::Deployment },
-        _ if operator.is_some() => Decision { level: least, by: By::Operator },
-        _ => Decision { level: least, by: By::Default },
+        Some(asked) if asked == least && operator.is_none() => {
+            Decision { level: asked, source: LevelSource::Deployment }
+        }
+        _ if operator.is_some() => Decision { level: least, source: LevelSource::Operator },
+        _ => Decision { level: least, source: LevelSource::Default },
     }
 }
 
-/// Starts processes of models.
+/// Decides how each replica is isolated, by the settings and by what this machine can do, and makes the command of its processes.
 #[derive(Debug)]
 pub(in crate::runtime) struct Isolator {
     settings: IsolationSettings,
@@ -190,13 +192,13 @@ impl Isolator {
             return Ok(());
         }
         let (level, lacking) = (decision.level, missing.join(", "));
-        let message = match decision.by {
-            By::Default => return Ok(()),
-            By::Operator => format!(
+        let message = match decision.source {
+            LevelSource::Default => return Ok(()),
+            LevelSource::Operator => format!(
                 "{flag} {level} is set, and this machine lacks {lacking}: `berth doctor` tells the remedy; without the setting \
                  models run with what there is"
             ),
-            By::Deployment => format!(
+            LevelSource::Deployment => format!(
                 "the deployment asks for runtime.isolation {level:?}, and this machine lacks {lacking}: `berth doctor` tells the \
                  remedy, or place it on other workers (spec.selector)",
                 level = level.as_str(),
@@ -307,21 +309,21 @@ mod tests {
     fn a_deployment_gets_more_than_the_operator_says_and_never_less() {
         use Isolation::{None as No, Process, Sandbox};
         let cases = [
-            (None, Sandbox, None, Sandbox, By::Default),
-            (None, Sandbox, Some(Process), Sandbox, By::Default),
-            (None, Sandbox, Some(Sandbox), Sandbox, By::Deployment),
-            (Some(Process), Sandbox, None, Process, By::Operator),
-            (Some(Process), Sandbox, Some(Sandbox), Sandbox, By::Deployment),
-            (Some(Sandbox), Sandbox, Some(Process), Sandbox, By::Operator),
-            (Some(No), Sandbox, Some(Process), Process, By::Deployment),
-            (None, No, None, No, By::Default),
-            (None, No, Some(Process), Process, By::Deployment),
-            (Some(Process), No, Some(No), Process, By::Operator),
+            (None, Sandbox, None, Sandbox, LevelSource::Default),
+            (None, Sandbox, Some(Process), Sandbox, LevelSource::Default),
+            (None, Sandbox, Some(Sandbox), Sandbox, LevelSource::Deployment),
+            (Some(Process), Sandbox, None, Process, LevelSource::Operator),
+            (Some(Process), Sandbox, Some(Sandbox), Sandbox, LevelSource::Deployment),
+            (Some(Sandbox), Sandbox, Some(Process), Sandbox, LevelSource::Operator),
+            (Some(No), Sandbox, Some(Process), Process, LevelSource::Deployment),
+            (None, No, None, No, LevelSource::Default),
+            (None, No, Some(Process), Process, LevelSource::Deployment),
+            (Some(Process), No, Some(No), Process, LevelSource::Operator),
         ];
-        for (operator, otherwise, asked, level, by) in cases {
+        for (operator, otherwise, asked, level, source) in cases {
             assert_eq!(
                 decide(operator, otherwise, asked),
-                Decision { level, by },
+                Decision { level, source },
                 "{operator:?} {otherwise} {asked:?}"
             );
         }

@@ -12,7 +12,7 @@ use std::{
 use berth_spec::DeploymentName;
 
 /// The lines that are kept: a native crash report fits.
-const KEPT: usize = 64;
+const MAX_LINES: usize = 64;
 
 /// The most bytes of a line: progress bars without line ends are cut here.
 const MAX_LINE: usize = 2 << 10;
@@ -49,7 +49,7 @@ impl Rate {
     }
 }
 
-/// The last lines.
+/// The last [`MAX_LINES`] lines that a process printed. Clones share them.
 #[derive(Debug, Clone, Default)]
 pub(in crate::runtime) struct Tail {
     lines: Arc<Mutex<VecDeque<String>>>,
@@ -58,13 +58,13 @@ pub(in crate::runtime) struct Tail {
 impl Tail {
     pub(in crate::runtime) fn push(&self, line: String) {
         let mut lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
-        if lines.len() == KEPT {
+        if lines.len() == MAX_LINES {
             lines.pop_front();
         }
         lines.push_back(line);
     }
 
-    /// All that is kept.
+    /// The lines that are kept, each with its line end.
     pub(in crate::runtime) fn text(&self) -> String {
         let lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
         lines.iter().fold(String::new(), |text, line| text + line + "\n")
@@ -151,6 +151,6 @@ mod tests {
         let tail = Tail::default();
         (0..100).for_each(|number| tail.push(number.to_string()));
         let text = tail.text();
-        assert_eq!((text.lines().next(), text.lines().count()), (Some("36"), KEPT));
+        assert_eq!((text.lines().next(), text.lines().count()), (Some("36"), MAX_LINES));
     }
 }

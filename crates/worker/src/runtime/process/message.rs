@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::runtime::named::NamedDimensions;
 
-/// The model to load.
+/// The head of [`Kind::Load`](super::frame::Kind::Load) for a model in Python: its code, its files, and the limits of the process.
 #[derive(Debug, Serialize)]
 pub(in crate::runtime) struct Load<'a> {
     pub(in crate::runtime) limits: Limits<'a>,
@@ -48,7 +48,7 @@ pub(in crate::runtime) struct Run<'a> {
 /// An array of numbers beside a document: name, datatype, shape, start, end.
 pub(in crate::runtime) type Beside<'a> = (&'a str, Datatype, &'a [i64], usize, usize);
 
-/// A step of the load.
+/// The name of the step of the load that begins, for the log.
 #[derive(Debug, Deserialize)]
 pub(in crate::runtime) struct Step {
     pub(in crate::runtime) step: String,
@@ -65,7 +65,7 @@ pub(in crate::runtime) struct Loaded {
     pub(in crate::runtime) graph: Option<Graph>,
 }
 
-/// The findings about a graph.
+/// The findings of the engine's process about a graph that it loaded.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(in crate::runtime) struct Graph {
     pub(in crate::runtime) signature: Signature,
@@ -98,7 +98,7 @@ pub(in crate::runtime) struct StopRun {
     pub(in crate::runtime) run: u64,
 }
 
-/// Answers, in the order of the requests.
+/// The answers of one run, in the order of its requests.
 #[derive(Debug, Serialize, Deserialize)]
 pub(in crate::runtime) struct Answers {
     pub(in crate::runtime) run: u64,
@@ -126,7 +126,7 @@ pub(in crate::runtime) struct Refusal {
     pub(in crate::runtime) path: String,
 }
 
-/// A line for the log.
+/// A line that the model's code logs, with its level.
 #[derive(Debug, Deserialize)]
 pub(in crate::runtime) struct Log {
     pub(in crate::runtime) level: String,

@@ -21,7 +21,7 @@ use crate::runtime::{LoadError, LoadRequest};
 pub(in crate::runtime) enum Executable<'a> {
     /// Another program.
     File {
-        /// Its file.
+        /// Path of the executable.
         path: &'a Path,
         arguments: &'a [&'a str],
     },
@@ -70,15 +70,15 @@ pub(in crate::runtime) trait Program: Send + Sync + 'static {
     }
 }
 
-/// Bounds of a model's processes.
+/// Memory and processors that the processes of a model may take together.
 #[derive(Debug, Clone, Copy, Default)]
 pub(in crate::runtime) struct Bounds {
     pub(in crate::runtime) memory: Option<ByteSize>,
-    /// Processors.
+    /// Processors, in fractions of one; `None`: no limit.
     pub(in crate::runtime) cpus: Option<f32>,
 }
 
-/// The instructions for starting it.
+/// All that starting a process of one replica takes, again and again: program, bounds, isolation, folder.
 pub(in crate::runtime) struct Plan {
     pub(in crate::runtime) deployment: DeploymentName,
     pub(in crate::runtime) bounds: Bounds,
@@ -117,7 +117,7 @@ impl Plan {
         })
     }
 
-    /// The memory that its processes may take.
+    /// The bound on the memory of its processes together; `None`: there is none.
     pub(in crate::runtime) fn memory(&self) -> Option<ByteSize> {
         self.bounds.memory
     }
@@ -127,7 +127,7 @@ impl Plan {
         &self.cancel
     }
 
-    /// An empty folder for one process.
+    /// Makes an empty folder for the files of one process; it goes with the replica's folder at the latest.
     pub(in crate::runtime) fn scratch(&self) -> io::Result<PathBuf> {
         let number = self.starts.fetch_add(1, Ordering::Relaxed);
         let scratch = self.home.join(format!("scratch-{number}"));

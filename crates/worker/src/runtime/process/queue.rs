@@ -17,7 +17,7 @@ use super::{
 /// The bytes of one run beyond which no more requests are joined: the process holds them twice, beside its model.
 const MAX_BYTES: usize = 64 << 20;
 
-/// The outcome of a request.
+/// The outcome of a request to a model's process.
 #[derive(Debug)]
 pub(in crate::runtime) enum Outcome {
     Answer(Bytes),
@@ -25,9 +25,9 @@ pub(in crate::runtime) enum Outcome {
     Refused(Refusal),
     /// The model's code failed on it.
     Raised(Raised),
-    /// Not run: the process is not there.
+    /// Not run: the process is not there. It may be back after this time.
     NotRun(Duration),
-    /// Perhaps run: the process ended.
+    /// Perhaps run: the answer will not come, for this reason.
     Lost(String),
     /// Its deadline passed before it was run.
     Late,
@@ -44,17 +44,17 @@ pub(in crate::runtime) struct ProcessRequest {
     pub(in crate::runtime) reply: oneshot::Sender<Outcome>,
 }
 
-/// The bounds.
+/// The bounds of one replica's queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::runtime) struct Limits {
     pub(in crate::runtime) max_requests: usize,
     pub(in crate::runtime) max_rows: usize,
     pub(in crate::runtime) max_delay: Duration,
     /// Runs that the process computes at once. It has one more, which is there already when one of them is done.
-    pub(in crate::runtime) parallel: usize,
+    pub(in crate::runtime) parallel_runs: usize,
 }
 
-/// Requests that the process has.
+/// A run that the process has and has not answered, with its requests.
 #[derive(Debug)]
 pub(in crate::runtime) struct SentRun {
     pub(in crate::runtime) run: u64,
@@ -64,7 +64,7 @@ pub(in crate::runtime) struct SentRun {
     pub(in crate::runtime) stopped: bool,
 }
 
-/// The requests.
+/// The requests of one replica, waiting and sent, and the decision which to send together. Brain without I/O.
 #[derive(Debug)]
 pub(in crate::runtime) struct Queue {
     pub(in crate::runtime) limits: Limits,
@@ -82,7 +82,7 @@ impl Queue {
         Self { limits, waiting, running, gathering: Gathering::default(), answered: None, next: 1 }
     }
 
-    /// Requests that are here.
+    /// The number of requests that wait or run.
     pub(in crate::runtime) fn len(&self) -> usize {
         self.waiting.len() + self.running.iter().map(|running| running.entries.len()).sum::<usize>()
     }
@@ -114,7 +114,7 @@ impl Queue {
                 Some(self.gathering.until(self.callers()).map_or(due, |until| until.max(due)))
             }
             // What could still grow waits for the run before it: batches get larger as the load does.
-            running if running <= self.limits.parallel && full => Some(first.since),
+            running if running <= self.limits.parallel_runs && full => Some(first.since),
             _ => None,
         }
     }
@@ -176,7 +176,7 @@ impl Queue {
 
     /// When a run that is computed has taken so long that nobody waits for it any more.
     pub(in crate::runtime) fn stuck_at(&self, grace: Duration) -> Option<Instant> {
-        let ends = self.running.iter().take(self.limits.parallel).filter_map(|running| {
+        let ends = self.running.iter().take(self.limits.parallel_runs).filter_map(|running| {
             let deadline = running.entries.iter().map(|entry| entry.deadline).max()?;
             Some(deadline.max(running.sent) + grace)
         });
@@ -204,7 +204,7 @@ mod tests {
     }
 
     fn queue(max_rows: usize) -> Queue {
-        Queue::new(Limits { max_requests: 8, max_rows, max_delay: Duration::from_millis(5), parallel: 1 })
+        Queue::new(Limits { max_requests: 8, max_rows, max_delay: Duration::from_millis(5), parallel_runs: 1 })
     }
 
     #[test]
@@ -285,7 +285,7 @@ mod tests {
     #[test]
     fn a_run_that_nobody_waits_for_is_told_once_and_the_slowest_is_stuck_first() {
         let (now, mut queue) = (Instant::now(), queue(1));
-        queue.limits.parallel = 2;
+        queue.limits.parallel_runs = 2;
         let (slow, _patient) = entry(now, 1);
         let (quick, gone) = entry(now, 1);
         let soon = now + Duration::from_secs(1);

@@ -8,7 +8,7 @@ use super::{
     queue::{Outcome, SentRun},
     shared::{Reported, Shared},
 };
-use crate::runtime::batch::{join::Spent, tally};
+use crate::runtime::batch::{join::RunTimings, tally};
 
 impl Shared {
     /// Handles a frame from the process, on the thread that reads it.
@@ -95,9 +95,9 @@ impl Shared {
 
     fn count(&self, running: &SentRun, answers: &[Answer], now: Instant) {
         let rows = running.entries.len() as u64;
-        let spent = Spent { infer: now.saturating_duration_since(running.sent), ..Spent::default() };
+        let timings = RunTimings { infer: now.saturating_duration_since(running.sent), ..RunTimings::default() };
         let (queued, total) = (Duration::ZERO, Duration::ZERO);
-        let mut run = tally::Run { requests: 0, succeeded: 0, rows, executions: 1, spent, queued, total };
+        let mut run = tally::Run { requests: 0, succeeded: 0, rows, executions: 1, timings, queued, total };
         for (entry, answer) in running.entries.iter().zip(answers).filter(|(entry, _)| entry.first) {
             let queued = running.sent.saturating_duration_since(entry.since);
             run.requests += 1;

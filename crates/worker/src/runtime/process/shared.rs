@@ -41,7 +41,7 @@ pub(in crate::runtime) struct Shared {
     told: watch::Sender<Health>,
 }
 
-/// The replica's state.
+/// The changing part of [`Shared`], under one lock.
 pub(in crate::runtime) struct State {
     pub(in crate::runtime) queue: Queue,
     /// The way of runs to the process, while it takes some.
@@ -62,7 +62,7 @@ pub(in crate::runtime) struct State {
     deaths: Option<Arc<Deaths>>,
 }
 
-/// The process's state.
+/// The state of a replica's process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::runtime) enum Phase {
     /// Loading, for the first time or again; it is expected to be up then.
@@ -75,7 +75,7 @@ pub(in crate::runtime) enum Phase {
 pub(in crate::runtime) enum Reported {
     Loaded(Loaded),
     Failed(Raised),
-    /// The line is closed.
+    /// The process closed its end of the socket.
     Gone,
     /// The process sent something that cannot be understood: whoever waits for an answer would wait in vain.
     Broken(String),
@@ -185,7 +185,7 @@ impl Shared {
         self.told.subscribe()
     }
 
-    /// The process is up.
+    /// Notes that the process takes runs, and tells watchers of its health.
     pub(in crate::runtime) fn up(&self) {
         let mut state = self.locked();
         state.phase = Phase::Up;
@@ -198,15 +198,15 @@ impl Shared {
     /// The process is gone, or could not be started again: everybody who waits is told.
     pub(in crate::runtime) fn down(&self, ended: &Ended, wait: Duration, in_a_row: u32) {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        let how = shortened(&ended.told(self.plan.memory()));
+        let cause = shortened(&ended.told(self.plan.memory()));
         let mut state = self.locked();
         state.phase = Phase::Down(Some(Instant::now() + wait));
         let count = state.deaths.as_ref().map_or(0, |deaths| deaths.count).saturating_add(1);
         let at = Time::ZERO + now;
-        state.deaths = Some(Arc::new(Deaths { count, in_a_row, at, how, again_at: Some(at + wait) }));
+        state.deaths = Some(Arc::new(Deaths { count, in_a_row, at, cause, again_at: Some(at + wait) }));
         // Before its requests are told: who hears of it asks why.
         state.ended = Some(ended.clone());
-        let why = format!("the model's process ended while it ran this request: {}", ended.how);
+        let why = format!("the model's process ended while it ran this request: {}", ended.cause);
         state.queue.lost(&why, wait.max(Duration::from_millis(500)));
         self.told.send_replace(state.health());
     }

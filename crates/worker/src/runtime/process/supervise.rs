@@ -36,7 +36,7 @@ const LOAD_LIMIT: Duration = Duration::from_secs(15 * 60);
 
 /// The interval at which the supervisor looks at its process when nothing happens, and measures its memory: few reads
 /// of `/proc`, and fresh metrics.
-const LOOK: Duration = Duration::from_secs(2);
+const POLL_INTERVAL: Duration = Duration::from_secs(2);
 
 /// The interval at which a load checks that it is still wanted; nobody notices a tenth of a second.
 const GLANCE: Duration = Duration::from_millis(100);
@@ -142,13 +142,13 @@ fn supervise(shared: &Arc<Shared>, tell: &mpsc::SyncSender<Result<Loaded, LoadEr
 /// Tells everybody who waits, and everybody who watches.
 fn died(shared: &Shared, ended: &Ended, wait: Duration, in_a_row: u32) {
     let deployment_id = &shared.plan.deployment;
-    let (retry_ms, reason) = (wait.as_millis() as u64, &ended.how);
+    let (retry_ms, reason) = (wait.as_millis() as u64, &ended.cause);
     shared.down(ended, wait, in_a_row);
     shared.remember(ByteSize::ZERO);
     shared.metrics.restarted();
     let last_words = ended.last_words();
     let out_of_memory = ended.memory;
-    if in_a_row >= Deaths::MANY {
+    if in_a_row >= Deaths::CRASH_LOOP_DEATHS {
         tracing::error!(event = "model_process_unstable", %deployment_id, in_a_row, reason, out_of_memory, last_words, retry_ms);
     } else {
         tracing::warn!(event = "model_process_died", %deployment_id, in_a_row, reason, out_of_memory, last_words, retry_ms);
@@ -186,8 +186,8 @@ fn start(shared: &Arc<Shared>) -> Result<(Process, Loaded), LoadError> {
             Err(failure::raised(&raised, &ended, shared.plan.memory()))
         }
         Ok(Some(Reported::Gone)) => Err(failure::died_loading(&shared.plan, &process.end(false))),
-        Ok(Some(Reported::Broken(how))) => {
-            let ended = Ended { how, ..process.end(false) };
+        Ok(Some(Reported::Broken(cause))) => {
+            let ended = Ended { cause, ..process.end(false) };
             Err(failure::died_loading(&shared.plan, &ended))
         }
         Ok(None) => {
@@ -233,8 +233,8 @@ fn serve(shared: &Shared, mut process: Process) -> Option<Ended> {
             drop(state);
             let mut ended = process.end(false);
             match reported {
-                Some(Reported::Broken(how)) => ended.how = how,
-                _ if stuck => "one run took so long that nobody waited for it any more".clone_into(&mut ended.how),
+                Some(Reported::Broken(cause)) => ended.cause = cause,
+                _ if stuck => "one run took so long that nobody waited for it any more".clone_into(&mut ended.cause),
                 _ => {}
             }
             return Some(ended);
@@ -260,7 +260,7 @@ fn serve(shared: &Shared, mut process: Process) -> Option<Ended> {
             state.dispatch(now);
             continue;
         }
-        if state.look || now.saturating_duration_since(looked) >= LOOK {
+        if state.look || now.saturating_duration_since(looked) >= POLL_INTERVAL {
             looked = now;
             state.look = false;
             drop(state);
@@ -275,7 +275,7 @@ fn serve(shared: &Shared, mut process: Process) -> Option<Ended> {
             }
             continue;
         }
-        let wait = due.map_or(LOOK, |due| due.saturating_duration_since(now)).min(LOOK);
+        let wait = due.map_or(POLL_INTERVAL, |due| due.saturating_duration_since(now)).min(POLL_INTERVAL);
         state.alarm = now + wait;
         state = shared.changed.wait_timeout(state, wait).unwrap_or_else(PoisonError::into_inner).0;
     }

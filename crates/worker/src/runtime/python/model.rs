@@ -46,7 +46,7 @@ pub(super) fn limits(serving: &Serving, batch_size: u32) -> Limits {
         max_requests: serving.concurrency.max.unwrap_or(DEFAULT_MAX_REQUESTS).max(1) as usize,
         max_rows: batch_size.min(serving.batching.max_rows).max(1) as usize,
         max_delay: serving.batching.max_delay,
-        parallel: 1,
+        parallel_runs: 1,
     }
 }
 

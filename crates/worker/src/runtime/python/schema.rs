@@ -16,7 +16,7 @@ const BACKTRACKS: usize = 10_000;
 /// Weight of a byte where a schema has patterns: a few kilobytes of short texts may each step back as often as is allowed.
 const PATTERNED: usize = 64;
 
-/// A compiled schema.
+/// A JSON schema of a card, compiled, with a bound on what checking a document costs.
 pub(super) struct Schema {
     json: Value,
     validator: Validator,
@@ -24,7 +24,7 @@ pub(super) struct Schema {
     factor: usize,
 }
 
-/// A fault in an answer.
+/// The fault of an answer, in words: it is no JSON, or breaks the output schema.
 #[derive(Debug)]
 pub(super) enum AnswerFault {
     NoJson(String),

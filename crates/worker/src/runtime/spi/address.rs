@@ -26,9 +26,9 @@ pub struct Address {
 /// The transport of a connection, and where it goes.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Transport<'a> {
-    /// A Unix socket.
+    /// The path of a Unix socket.
     Socket(&'a Path),
-    /// A host and a port.
+    /// `HOST:PORT`, to be resolved.
     Tcp(&'a str),
 }
 
@@ -41,7 +41,7 @@ const LOCAL: Authority = Authority::from_static("localhost");
 pub struct InvalidAddress(String);
 
 impl Address {
-    /// A port of this machine.
+    /// The address of a TCP port of this machine, on 127.0.0.1.
     #[must_use]
     pub fn port(port: u16) -> Self {
         let (place, written) = (format!("127.0.0.1:{port}"), port.to_string());
@@ -57,7 +57,7 @@ impl Address {
         }
     }
 
-    /// The authority of requests.
+    /// The authority of requests: the host and port, `localhost` for a Unix socket.
     pub(super) fn authority(&self) -> &Authority {
         &self.authority
     }
@@ -73,7 +73,7 @@ impl Address {
         Ok(endpoint
             .connect_timeout(CONNECT)
             .tcp_nodelay(true)
-            .tcp_keepalive(Some(liveness::QUIET))
+            .tcp_keepalive(Some(liveness::KEEPALIVE_IDLE))
             .tcp_keepalive_interval(Some(liveness::ASK_EVERY))
             .tcp_keepalive_retries(Some(liveness::ASKS))
             .initial_stream_window_size(WINDOW)

@@ -12,13 +12,14 @@ use std::{
 
 use berth_mesh::exchange::{self, BoxError};
 use berth_peer::port::KeptPieces;
+use berth_wire::bounded_status;
 use bytes::Bytes;
 use http_body::{Body, Frame};
 use http_body_util::{BodyExt as _, Full, StreamBody};
 use hyper::body::Incoming;
 use tokio::sync::OwnedSemaphorePermit;
 
-use super::{bounded_status, outage::CallUnderWay};
+use super::outage::CallUnderWay;
 
 /// The bytes of all requests of a runtime together that are kept, unless one alone may have more.
 const COPIES_TOGETHER: usize = 256 << 20;
@@ -102,7 +103,7 @@ impl BodyCopy {
         Some(StreamBody::new(futures::stream::iter(pieces)).boxed_unsync())
     }
 
-    /// Lets go of it.
+    /// Frees the kept pieces: the request will not be repeated.
     pub(super) fn forget(&self) {
         self.locked().pieces = None;
     }

@@ -20,7 +20,7 @@ const WAITING_AT_LEAST: usize = 16;
 /// When to try again after the line was full.
 const RETRY: Duration = Duration::from_millis(500);
 
-/// The bound of one model.
+/// The bound on requests of one model at once: so many run, so many more wait, others are refused.
 pub(super) struct ConcurrencyLimit {
     running: Arc<Semaphore>,
     waiting: AtomicUsize,

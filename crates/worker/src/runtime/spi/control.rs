@@ -27,7 +27,7 @@ const PREDICT: Duration = Duration::from_millis(500);
 /// The time limit of measuring a model: ModelMesh's figure.
 const MEASURE: Duration = Duration::from_secs(30);
 /// The time limit of a question whether a model is there: it is asked while a request waits.
-const THERE: Duration = Duration::from_secs(2);
+const PRESENCE_TIMEOUT: Duration = Duration::from_secs(2);
 /// The time limit of one answer about its state: a server that starts may be busy with imports for some seconds, and
 /// it is asked again anyway.
 const STATUS: Duration = Duration::from_secs(10);
@@ -173,7 +173,7 @@ impl Spi {
     /// True if the runtime says that it does not hold a model. One that does not tell sizes says nothing.
     pub(super) async fn lacks(&self, id: &str) -> bool {
         let request = ModelSizeRequest { model_id: id.to_owned() };
-        let answer = self.client.clone().model_size(within(request, THERE)).await;
+        let answer = self.client.clone().model_size(within(request, PRESENCE_TIMEOUT)).await;
         answer.is_err_and(|status| status.code() == Code::NotFound)
     }
 

@@ -22,9 +22,9 @@ use super::listed;
 /// The layout of a model repository.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Layout {
-    /// MLServer's.
+    /// The layout of MLServer: each model's folder has a `model-settings.json`.
     MlServer,
-    /// Triton's.
+    /// The layout of Triton: each model's folder has a folder of its version, `1`, and a `config.pbtxt` where the artifact has one.
     Triton,
     /// The layout of OpenVINO Model Server.
     OpenVino,
@@ -50,7 +50,7 @@ impl FromStr for Layout {
 pub struct Repository {
     /// Its folder. Each model has one in it.
     pub folder: PathBuf,
-    /// Its layout.
+    /// The files that the server expects in a model's folder.
     pub layout: Layout,
     /// True if nobody else puts models there: then it is emptied at the start.
     pub owned: bool,
@@ -61,7 +61,7 @@ pub struct Repository {
 /// The artifact of the model that a server is started with.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StartModel {
-    /// Its file or folder.
+    /// Path of the artifact: a file or a folder.
     pub artifact: PathBuf,
     /// The link by which the server finds it.
     pub at: PathBuf,
@@ -82,18 +82,18 @@ const SETTINGS: &str = "model-settings.json";
 const CONFIG: &str = "config.pbtxt";
 
 /// The most characters of a model's name that are kept in the name of its folder.
-const LONGEST: usize = 80;
+const MAX_NAME_CHARS: usize = 80;
 
 /// The name of a model for servers that take it as the name of a folder and as a part of paths.
 pub(super) fn safe(id: &str) -> String {
     // With '.' a folder is hidden, and with '-' a word of a command line is an option.
-    if id.len() <= LONGEST && !id.starts_with(['.', '-']) && id.chars().all(is_plain) {
+    if id.len() <= MAX_NAME_CHARS && !id.starts_with(['.', '-']) && id.chars().all(is_plain) {
         return id.to_owned();
     }
     let number = id
         .bytes()
         .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3));
-    let words: String = plain(id).chars().take(LONGEST).collect();
+    let words: String = plain(id).chars().take(MAX_NAME_CHARS).collect();
     format!("{words}-{number:016x}").trim_start_matches(['.', '-']).to_owned()
 }
 

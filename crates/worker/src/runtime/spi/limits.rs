@@ -18,7 +18,7 @@ const DEFAULT_LOADS: usize = 1;
 /// The most loads at once, whatever the runtime says: each has a thread of the worker's.
 const MOST_LOADS: usize = 64;
 
-/// The limits of a runtime.
+/// The limits of a runtime as it told them at its start, with defaults where it said nothing.
 #[derive(Debug, Clone)]
 pub(super) struct Limits {
     /// Memory that models may take, in bytes; 0: it does not say.

@@ -34,7 +34,7 @@ use super::{
 use crate::runtime::LoadError;
 
 /// The pause between looks at a model that is being loaded: the first request waits for it.
-const LOOK: Duration = Duration::from_millis(100);
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 /// The control of such a server.
 pub(super) struct Listed {
@@ -125,7 +125,7 @@ impl Listed {
                 }
                 Err(status) => break State::Failed(status.message().to_owned()),
             }
-            sleep(LOOK).await;
+            sleep(POLL_INTERVAL).await;
         };
         let why = match (state, told) {
             (State::Available, _) => return Ok(()),

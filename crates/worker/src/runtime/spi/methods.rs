@@ -51,7 +51,7 @@ impl Methods {
         }
     }
 
-    /// Tests a method.
+    /// True if callers may use the method at the path of `uri`.
     pub(super) fn has(&self, uri: &str) -> bool {
         self.path(uri).is_ok()
     }

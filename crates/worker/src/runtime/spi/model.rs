@@ -23,7 +23,7 @@ use berth_spec::{
     ByteSize, FailureCategory, InferError, InferRequest, Serving, Signature, Tensor, deployment::Warmup,
     inference::Shed,
 };
-use berth_wire::mmesh::LoadModelRequest;
+use berth_wire::{bounded_status, mmesh::LoadModelRequest};
 use bytes::Bytes;
 use futures::{FutureExt as _, future::BoxFuture};
 use http::{Response, request::Parts};
@@ -36,7 +36,6 @@ use tonic::Status;
 use super::{
     Process, UNLOAD_WAIT,
     body::{BodyCopy, CallGuards, Guarded},
-    bounded_status,
     concurrency_limit::ConcurrencyLimit,
     head::{self, IdHeaders},
     inject::{self, Injecting, Refusal},
@@ -57,14 +56,14 @@ const RETRY: Duration = Duration::from_secs(1);
 
 /// Loads that changed nothing, within [`FRUITLESS_FOR`], after which a model is loaded again only if the runtime itself says
 /// that it does not hold it: by then it means something else by that word, and its callers get it as it is.
-const FRUITLESS: u32 = 3;
+const MAX_FRUITLESS: u32 = 3;
 /// The time for which they count: a model that is lost now and then is loaded again each time.
 const FRUITLESS_FOR: Duration = Duration::from_secs(60);
 
 /// Loads for one request. A runtime that loses a model more often while it waits is not well.
-const MENDS: u32 = 3;
+const MAX_RELOADS: u32 = 3;
 
-/// A model of a runtime.
+/// A model that a model server holds, as the gateway calls it. Loads it again when the server has lost it.
 pub(super) struct SpiModel {
     pub(super) process: Arc<Process>,
     pub(super) request: LoadModelRequest,
@@ -73,7 +72,7 @@ pub(super) struct SpiModel {
     pub(super) declared: bool,
     pub(super) concurrency_limit: Option<ConcurrencyLimit>,
     pub(super) metrics: Arc<ModelMetrics>,
-    mending: Arc<Mending>,
+    reloads: Arc<ReloadState>,
     id: IdHeaders,
     tally: Arc<Tally>,
     /// Requests at once by the deployment's word; 0: it has none.
@@ -83,8 +82,8 @@ pub(super) struct SpiModel {
 }
 
 /// The loads of a model that its runtime has lost.
-struct Mending {
-    /// CallGuards while it is loaded again.
+struct ReloadState {
+    /// Held while it is loaded again.
     turn: tokio::sync::Mutex<()>,
     /// The number of loads.
     loads: AtomicU64,
@@ -93,7 +92,7 @@ struct Mending {
     health: Arc<watch::Sender<Health>>,
 }
 
-impl Mending {
+impl ReloadState {
     fn was_fruitless(&self) {
         let mut fruitless = self.fruitless.lock().unwrap_or_else(PoisonError::into_inner);
         let before = fruitless.filter(|(since, _)| since.elapsed() <= FRUITLESS_FOR);
@@ -110,13 +109,13 @@ impl SpiModel {
         metrics: Arc<ModelMetrics>,
     ) -> Self {
         let id = IdHeaders::of(&request.model_id);
-        let mending = Mending {
+        let reloads = ReloadState {
             turn: tokio::sync::Mutex::new(()),
             loads: AtomicU64::new(0),
             fruitless: Mutex::new(None),
             health: Arc::new(watch::Sender::new(Health::default())),
         };
-        process.outage.concerns(&mending.health);
+        process.outage.concerns(&reloads.health);
         Self {
             process,
             request,
@@ -125,7 +124,7 @@ impl SpiModel {
             signature: declared.unwrap_or_default(),
             concurrency_limit,
             metrics,
-            mending: Arc::new(mending),
+            reloads: Arc::new(reloads),
             id,
             tally: Arc::default(),
             bound: AtomicU32::new(0),
@@ -161,9 +160,9 @@ impl SpiModel {
             }
         };
         let (copy, mut body) = BodyCopy::of(body, &self.process.copies);
-        let mut mends = 0;
+        let mut reload_count = 0;
         loop {
-            let loads = self.mending.loads.load(Ordering::Acquire);
+            let loads = self.reloads.loads.load(Ordering::Acquire);
             let (answer, under_way) = match self.send(parts, body).await {
                 Ok(answer) => answer,
                 Err(error) => {
@@ -172,15 +171,15 @@ impl SpiModel {
                 }
             };
             let lost = lost::at_once(&answer).as_ref().and_then(lost::reason);
-            let Some(why) = self.reason_to_mend(lost, mends).await else {
+            let Some(why) = self.reason_to_reload(lost, reload_count).await else {
                 copy.forget();
                 return Ok(self.answered(parts, answer, (under_way, permit)));
             };
-            if mends == MENDS {
+            if reload_count == MAX_RELOADS {
                 return Err(InferError::shed(Shed::Unavailable, format!("{why}, again and again"), RETRY));
             }
-            self.mend(loads, &why).await?;
-            mends += 1;
+            self.reload(loads, &why).await?;
+            reload_count += 1;
             let Some(again) = copy.again() else {
                 let message = "the runtime had lost the model, which is loaded again now: send the request again";
                 return Err(InferError::shed(Shed::Unavailable, message, Duration::ZERO));
@@ -190,17 +189,17 @@ impl SpiModel {
     }
 
     /// The reason, if any, to load the model again and to repeat the request, of an answer that says
-    /// `lost`. `None`: the answer is the runtime's own. `mends`: how often that was done for this request.
+    /// `lost`. `None`: the answer is the runtime's own. `reload_count`: how often that was done for this request.
     ///
     /// NOT_FOUND may mean that the model is missing, or something that the request names. Once a load has not changed it, the
     /// runtime is asked.
-    async fn reason_to_mend(&self, lost: Option<String>, mends: u32) -> Option<String> {
+    async fn reason_to_reload(&self, lost: Option<String>, reload_count: u32) -> Option<String> {
         let why = lost?;
-        if mends == 0 && self.mends() || self.process.control.lacks(&self.request.model_id).await {
+        if reload_count == 0 && self.may_reload() || self.process.control.lacks(&self.request.model_id).await {
             return Some(why);
         }
-        if mends > 0 {
-            self.mending.was_fruitless();
+        if reload_count > 0 {
+            self.reloads.was_fruitless();
         }
         None
     }
@@ -257,25 +256,25 @@ impl SpiModel {
         }
     }
 
-    fn mends(&self) -> bool {
-        let fruitless = *self.mending.fruitless.lock().unwrap_or_else(PoisonError::into_inner);
-        fruitless.is_none_or(|(since, count)| count < FRUITLESS || since.elapsed() > FRUITLESS_FOR)
+    fn may_reload(&self) -> bool {
+        let fruitless = *self.reloads.fruitless.lock().unwrap_or_else(PoisonError::into_inner);
+        fruitless.is_none_or(|(since, count)| count < MAX_FRUITLESS || since.elapsed() > FRUITLESS_FOR)
     }
 
     /// Loads it again, once for all who found it missing after `loads` loads. Goes on when nobody waits any more.
-    async fn mend(&self, loads: u64, why: &str) -> Result<(), InferError> {
-        let (process, mending, request) = (Arc::clone(&self.process), Arc::clone(&self.mending), self.request.clone());
+    async fn reload(&self, loads: u64, why: &str) -> Result<(), InferError> {
+        let (process, reloads, request) = (Arc::clone(&self.process), Arc::clone(&self.reloads), self.request.clone());
         let size = self.size;
         let why = why.to_owned();
         let work = self.process.handle().spawn(async move {
-            let _turn = mending.turn.lock().await;
-            if mending.loads.load(Ordering::Acquire) != loads {
+            let _turn = reloads.turn.lock().await;
+            if reloads.loads.load(Ordering::Acquire) != loads {
                 return Ok(());
             }
             tracing::warn!(event = "model_lost", runtime = process.name, model_id = request.model_id, reason = why);
             match process.load_bare(&request, size).await {
                 Ok(_) => {
-                    mending.loads.fetch_add(1, Ordering::AcqRel);
+                    reloads.loads.fetch_add(1, Ordering::AcqRel);
                     Ok(())
                 }
                 Err(error) => {
@@ -286,7 +285,7 @@ impl SpiModel {
                         _ => FailureCategory::Runtime,
                     };
                     let lost = Some(LoadError::new(category, reason.clone()));
-                    mending.health.send_replace(Health { lost, ..Health::default() });
+                    reloads.health.send_replace(Health { lost, ..Health::default() });
                     Err(reason)
                 }
             }
@@ -311,7 +310,7 @@ impl SpiModel {
                     succeeded: 1,
                     rows: 1,
                     executions: 1,
-                    spent: tensors::spent(took),
+                    timings: tensors::timings(took),
                     queued: Duration::ZERO,
                     total: took,
                 });
@@ -404,11 +403,11 @@ impl LoadedModel for SpiModel {
     }
 
     fn health(&self) -> Health {
-        self.mending.health.borrow().clone()
+        self.reloads.health.borrow().clone()
     }
 
     fn changes(&self) -> Option<watch::Receiver<Health>> {
-        Some(self.mending.health.subscribe())
+        Some(self.reloads.health.subscribe())
     }
 
     /// The runtime has a bound of its own beside it.

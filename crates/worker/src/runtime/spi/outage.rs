@@ -29,7 +29,7 @@ use tokio::{
 
 use super::{
     HealthCheck, Process,
-    reach::AGAIN,
+    reach::RETRY_INTERVAL,
     thread_connections::{HealthCheckError, ThreadConnections},
 };
 use crate::runtime::{Health, LoadError};
@@ -275,7 +275,7 @@ async fn watch_outage(of: Weak<Process>, connections: Arc<ThreadConnections>, he
             Err(error) => process.is_absent(&mut clock, &error),
         }
         drop(process);
-        sleep(AGAIN).await;
+        sleep(RETRY_INTERVAL).await;
     }
 }
 

@@ -31,13 +31,13 @@ use super::{OpenError, Process, Protocol, Settings, SpiRuntime, layout, location
 use crate::runtime::{LoadError, LoadRequest, Loaded, Runtime, metrics::Families, process::backoff::Backoff};
 
 /// Processes that start at once: each may read gigabytes.
-const STARTS: usize = 4;
+const PARALLEL_LOADS: usize = 4;
 
 /// Processes that may die before they are ready until their load has failed: one may be bad luck.
-const DEATHS: u32 = 3;
+const MAX_DEATHS: u32 = 3;
 
 /// The interval at which deaths and cancelled loads are looked for: nobody waits longer for them, and a look costs nothing.
-const LOOK: Duration = Duration::from_millis(200);
+const POLL_INTERVAL: Duration = Duration::from_millis(200);
 
 /// The time in which a model may be unloaded before its process ends: the end of the process frees its memory, too.
 const UNLOAD: Duration = Duration::from_secs(5);
@@ -60,10 +60,10 @@ pub struct OneModel<'m> {
 
 /// Makes the settings of one model's process.
 #[derive(Clone)]
-pub struct Each(Arc<Make>);
+pub struct SettingsFactory(Arc<Make>);
 
-impl Each {
-    /// Makes them by a function.
+impl SettingsFactory {
+    /// Wraps the function that computes the settings for each model.
     pub fn new(make: impl Fn(OneModel<'_>) -> Result<Settings, String> + Send + Sync + 'static) -> Self {
         Self(Arc::new(make))
     }
@@ -77,16 +77,16 @@ impl Each {
     }
 }
 
-impl fmt::Debug for Each {
+impl fmt::Debug for SettingsFactory {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Each")
+        f.write_str("SettingsFactory")
     }
 }
 
-/// The runtime.
+/// A [`Runtime`] that starts a process of a model server for each model.
 pub struct PerModel {
     settings: Settings,
-    each: Each,
+    factory: SettingsFactory,
     gpus: Vec<Gpu>,
     families: Families,
     /// The number of the next process.
@@ -98,7 +98,7 @@ pub struct PerModel {
 impl PerModel {
     /// Declares it; nothing is started before there is a model. `gpus` are those of the worker.
     #[must_use]
-    pub fn new(settings: Settings, each: Each, gpus: Vec<Gpu>, families: Families) -> Self {
+    pub fn new(settings: Settings, factory: SettingsFactory, gpus: Vec<Gpu>, families: Families) -> Self {
         if let Protocol::V2(repository) | Protocol::TensorFlow(repository) = &settings.protocol
             && repository.owned
         {
@@ -109,13 +109,13 @@ impl PerModel {
         let logs = folder.map(|folder| Logs::find(folder, &format!("{}@", settings.name)));
         let (turns, logs) = (StartLimit::default(), Arc::new(logs.unwrap_or_default()));
         let next = AtomicU64::new(first_number(SystemTime::now()));
-        Self { settings, each, gpus, families, next, turns, logs }
+        Self { settings, factory, gpus, families, next, turns, logs }
     }
 
-    /// Loads at once that it takes.
+    /// Processes that it starts at once.
     #[must_use]
     pub fn parallel_loads(&self) -> usize {
-        STARTS
+        PARALLEL_LOADS
     }
 
     /// The settings of the process for a model, and what it has to itself. It sees the GPUs that the model was given; one that asks for
@@ -131,7 +131,7 @@ impl PerModel {
         };
         let file = asked.as_ref().map(|asked| layout::plain(&asked.model_key)).unwrap_or_default();
         let artifact = asked.as_ref().map(|asked| (Path::new(&asked.model_path), file.as_str()));
-        let made = self.each.make(OneModel { process: &process, name: &name, artifact });
+        let made = self.factory.make(OneModel { process: &process, name: &name, artifact });
         let made = made.map_err(|why| LoadError::new(FailureCategory::Runtime, why))?;
         let is_given = |gpu: &&Gpu| request.devices.iter().any(|device| **device == *gpu.id);
         let given: Vec<Gpu> = self.gpus.iter().filter(is_given).cloned().collect();
@@ -155,7 +155,7 @@ impl PerModel {
             let pause = backoff.after(Duration::ZERO);
             let category = match error {
                 _ if request.cancel.is_cancelled() => break,
-                OpenError::Dies { .. } if backoff.in_a_row() < DEATHS => {
+                OpenError::Dies { .. } if backoff.in_a_row() < MAX_DEATHS => {
                     wait(pause, &request.cancel);
                     continue;
                 }
@@ -183,7 +183,7 @@ fn given_up() -> LoadError {
 fn wait(time: Duration, cancel: &CancellationToken) {
     let end = Instant::now() + time;
     while Instant::now() < end && !cancel.is_cancelled() {
-        std::thread::sleep(LOOK.min(time));
+        std::thread::sleep(POLL_INTERVAL.min(time));
     }
 }
 
@@ -219,7 +219,7 @@ impl Runtime for PerModel {
     }
 }
 
-/// Turns to load: [`STARTS`] at once.
+/// Turns to load: [`PARALLEL_LOADS`] at once.
 #[derive(Default)]
 struct StartLimit {
     taken: Mutex<usize>,
@@ -233,11 +233,11 @@ impl StartLimit {
     /// Waits for a turn, as long as it is wanted. Blocks.
     fn take(&self, cancel: &CancellationToken) -> Option<StartPermit<'_>> {
         let mut taken = self.taken();
-        while *taken >= STARTS {
+        while *taken >= PARALLEL_LOADS {
             if cancel.is_cancelled() {
                 return None;
             }
-            taken = self.given_back.wait_timeout(taken, LOOK).unwrap_or_else(PoisonError::into_inner).0;
+            taken = self.given_back.wait_timeout(taken, POLL_INTERVAL).unwrap_or_else(PoisonError::into_inner).0;
         }
         *taken += 1;
         Some(StartPermit(self))
@@ -266,7 +266,7 @@ pub(super) async fn awaited<T>(
 ) -> Option<Result<T, OpenError>> {
     let dies = async {
         while deaths.load(Relaxed) == 0 {
-            sleep(LOOK).await;
+            sleep(POLL_INTERVAL).await;
         }
     };
     tokio::select! {
@@ -338,8 +338,8 @@ mod tests {
     #[test]
     fn so_many_load_at_once() {
         let (turns, cancel) = (StartLimit::default(), CancellationToken::new());
-        let mut all: Vec<_> = (0..STARTS).filter_map(|_| turns.take(&cancel)).collect();
-        assert_eq!(all.len(), STARTS);
+        let mut all: Vec<_> = (0..PARALLEL_LOADS).filter_map(|_| turns.take(&cancel)).collect();
+        assert_eq!(all.len(), PARALLEL_LOADS);
         std::thread::scope(|scope| {
             let next = scope.spawn(|| turns.take(&cancel).is_some());
             drop(all.pop());
@@ -357,7 +357,7 @@ mod tests {
         let found = awaited(async { Ok(7) }, both(), "one").await;
         assert!(matches!(found, Some(Ok(7))));
         let late = async {
-            sleep(LOOK * 3).await;
+            sleep(POLL_INTERVAL * 3).await;
             deaths.fetch_add(1, Relaxed);
             std::future::pending::<Result<(), OpenError>>().await
         };

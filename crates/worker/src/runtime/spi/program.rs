@@ -34,12 +34,13 @@ use crate::runtime::process::{
 };
 
 /// The interval at which a process is looked at: nobody waits longer to hear of its end, and a look costs nothing.
-const LOOK: Duration = Duration::from_millis(200);
+const POLL_INTERVAL: Duration = Duration::from_millis(200);
 
 /// The time that a process has to end after SIGTERM: models are unloaded before that.
 const GRACE: Duration = Duration::from_secs(10);
 
-/// The most bytes of a file of output. There are two: the one that is written and the one before.
+/// The most bytes of a file of output. There are two: the one that is written and the one before. The 64 logs that are kept of models
+/// that have ended take 1 GiB at most.
 const LONGEST_LOG: u64 = 8 << 20;
 
 /// The variable that names the GPUs which a process sees.
@@ -49,16 +50,16 @@ const VISIBLE_DEVICES: &str = "CUDA_VISIBLE_DEVICES";
 const INHERITED: [&str; 8] =
     ["PATH", "HOME", "LANG", "TMPDIR", "TZ", "LD_LIBRARY_PATH", VISIBLE_DEVICES, "NVIDIA_VISIBLE_DEVICES"];
 
-/// A program, as an operator declares it.
+/// The program of a model server, as an operator declares it. The worker starts it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Program {
-    /// The program and its arguments.
+    /// The executable and its arguments; no shell reads them.
     pub command: Vec<String>,
     /// Its environment, beside the worker's PATH, HOME and the like.
     pub environment: BTreeMap<String, String>,
     /// The folder that it runs in; `None`: the worker's.
     pub folder: Option<PathBuf>,
-    /// The file for its output.
+    /// The file for its standard output and error, which is rotated. Its folder is made.
     pub log: PathBuf,
     /// The launcher that confines processes; `None`: it is started as it is.
     pub launcher: Option<PathBuf>,
@@ -189,7 +190,7 @@ impl Watcher {
     /// Waits for the end of the process; `None`: it was told to end.
     fn ended(&self, child: &mut Child, stopped: &Receiver<()>) -> Option<ExitStatus> {
         loop {
-            match stopped.recv_timeout(LOOK) {
+            match stopped.recv_timeout(POLL_INTERVAL) {
                 Ok(()) => signal(child, Signal::KILL),
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => {

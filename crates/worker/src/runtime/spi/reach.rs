@@ -16,7 +16,7 @@ use tonic::{Code, Status, TimeoutExpired};
 use super::{HealthCheck, address::CONNECT};
 
 /// The pause between two attempts to reach it: a server takes seconds to start, and is used soon after it listens.
-pub(super) const AGAIN: Duration = Duration::from_millis(250);
+pub(super) const RETRY_INTERVAL: Duration = Duration::from_millis(250);
 
 /// Since when a runtime cannot be reached, as its loads have seen it: those behind one that waited in vain do not wait again.
 pub(super) struct Absence {
@@ -102,7 +102,7 @@ where
             clock.absence.ends();
             return ended;
         }
-        let next = Instant::now() + AGAIN;
+        let next = Instant::now() + RETRY_INTERVAL;
         if next >= clock.absence.goes_on() {
             return ended;
         }

@@ -4,12 +4,12 @@ use std::{collections::BTreeMap, time::Duration};
 
 use berth_spec::{ByteSize, FormatSupport};
 
-use super::{address::Address, layout::Repository, per_model::Each, program::Program};
+use super::{address::Address, layout::Repository, per_model::SettingsFactory, program::Program};
 
-/// A runtime, as an operator declares it.
+/// A model server, as an operator declares it.
 #[derive(Debug, Clone)]
 pub struct Settings {
-    /// Its name on this worker.
+    /// Name of the runtime on this worker, in messages, logs and metrics.
     pub name: String,
     /// The address at which it is told what to hold.
     pub address: Address,
@@ -17,7 +17,7 @@ pub struct Settings {
     pub inference: Option<Address>,
     /// The address at which a server is told to read its list of models, over HTTP: OpenVINO Model Server.
     pub rest: Option<Address>,
-    /// The formats that it takes.
+    /// The formats that it takes; any unless somebody says.
     pub formats: Vec<FormatSupport>,
     /// Labels that selectors of its models match, over those of the worker.
     pub labels: BTreeMap<String, String>,
@@ -25,9 +25,9 @@ pub struct Settings {
     pub memory: Option<ByteSize>,
     /// The most models that it holds; `None`: as many as fit.
     pub max_models: Option<u32>,
-    /// Device memory that its models may take.
+    /// Device memory that its models may take; `None`: no limit of the runtime's own.
     pub device_memory: Option<ByteSize>,
-    /// The time in which it must be ready.
+    /// The time in which it must be ready. [`START`] unless somebody says.
     pub start: Duration,
     /// The times by which its failure is noticed.
     pub health: HealthCheck,
@@ -46,7 +46,7 @@ pub struct Settings {
     /// Bytes of one request that are kept until its answer begins, so that it can be repeated if the model was lost.
     pub kept: usize,
     /// Makes the settings of the process that each model has to itself; `None`: one process has them all.
-    pub each: Option<Each>,
+    pub per_model: Option<SettingsFactory>,
 }
 
 impl Settings {
@@ -71,8 +71,8 @@ impl Settings {
             unload_reserve: Reserve::None,
             wraps_unavailable: false,
             in_flight: InFlight::Default,
-            kept: KEPT,
-            each: None,
+            kept: KEPT_REQUEST_BYTES,
+            per_model: None,
         }
     }
 }
@@ -109,12 +109,12 @@ impl Default for HealthCheck {
 }
 
 /// Bytes of one request that are kept, unless somebody says: the longest message that ModelMesh takes.
-const KEPT: usize = 16 << 20;
+const KEPT_REQUEST_BYTES: usize = 16 << 20;
 
 /// The protocol by which a runtime is told what to hold.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum Protocol {
-    /// `mmesh.ModelRuntime`.
+    /// The gRPC service `mmesh.ModelRuntime` of ModelMesh.
     #[default]
     Spi,
     /// The Open Inference Protocol, with a model repository that both see.
@@ -129,7 +129,7 @@ pub enum Reserve {
     /// None: a load waits until what leaves is unloaded.
     #[default]
     None,
-    /// So much.
+    /// A fixed size.
     Bytes(ByteSize),
     /// By ModelMesh's rule: a quarter of a model of default size per load at once, between 1 and 10 % of the memory.
     ByLoads,
@@ -141,8 +141,8 @@ pub enum InFlight {
     /// Eight times its concurrency, at least 16, beside those that run.
     #[default]
     Default,
-    /// So many.
+    /// A fixed number, running and waiting together.
     Most(usize),
-    /// None.
+    /// No bound.
     Unlimited,
 }

@@ -19,13 +19,13 @@ use prost::Message as _;
 use tonic::{Code, Status};
 
 use super::{body::full, lost, model::SpiModel};
-use crate::runtime::batch::join::Spent;
+use crate::runtime::batch::join::RunTimings;
 
 const INFER: &str = "/inference.GRPCInferenceService/ModelInfer";
 pub(super) const STREAM_INFER: &str = "/inference.GRPCInferenceService/ModelStreamInfer";
 
 /// The longest answer. Larger tensors go over gRPC, which passes them on as they come.
-const LONGEST: usize = 256 << 20;
+const MAX_ANSWER_BYTES: usize = 256 << 20;
 
 /// A flag and a length.
 const PREFIX: usize = 5;
@@ -63,7 +63,7 @@ pub(super) async fn infer(
 
 /// A whole answer. Boxed here, because the compiler cannot prove the body's error type within a larger future.
 fn collected(body: exchange::Body) -> BoxFuture<'static, Result<Collected<Bytes>, exchange::BoxError>> {
-    Limited::new(body, LONGEST).collect().boxed()
+    Limited::new(body, MAX_ANSWER_BYTES).collect().boxed()
 }
 
 fn framed(message: &impl prost::Message) -> Bytes {
@@ -100,6 +100,6 @@ fn error_of(status: &Status) -> InferError {
 }
 
 /// The time of a run that was all the runtime's.
-pub(super) fn spent(took: Duration) -> Spent {
-    Spent { infer: took, ..Spent::default() }
+pub(super) fn timings(took: Duration) -> RunTimings {
+    RunTimings { infer: took, ..RunTimings::default() }
 }

@@ -30,7 +30,7 @@ use super::{
 };
 
 /// Threads that have one at once. There are as many as cores; those of threads that ended are let go of beyond this.
-const MOST: usize = 256;
+const MAX_THREADS: usize = 256;
 
 /// The largest frame that is taken. The minimum of 16 KiB cuts a tensor of some megabytes into hundreds of pieces.
 const FRAME: u32 = 256 << 10;
@@ -133,7 +133,7 @@ impl ThreadConnections {
             return Arc::clone(slot);
         }
         let mut by_thread = self.by_thread.write().unwrap_or_else(PoisonError::into_inner);
-        if by_thread.len() >= MOST {
+        if by_thread.len() >= MAX_THREADS {
             by_thread.clear();
         }
         Arc::clone(by_thread.entry(thread).or_default())

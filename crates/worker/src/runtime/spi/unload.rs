@@ -10,7 +10,7 @@ use tokio::time::sleep;
 use super::Process;
 
 /// The pauses between attempts to unload: doubled up to the second one.
-const AGAIN: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
+const RETRY_PAUSES: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
 
 /// A model that is being loaded: unloaded again unless it stays.
 pub(super) struct Entered {
@@ -50,7 +50,7 @@ impl Process {
             return word;
         }
         self.handle().spawn(async move {
-            let (mut pause, longest) = AGAIN;
+            let (mut pause, longest) = RETRY_PAUSES;
             let mut done = Some(done);
             while let Err(status) = process.control.unload(&id).await {
                 process.metrics.failed_unloads.inc();

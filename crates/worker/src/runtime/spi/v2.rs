@@ -35,7 +35,7 @@ use super::{
 use crate::runtime::LoadError;
 
 /// The time limit of a short question: servers answer within milliseconds, and slower while they load.
-const SHORT: Duration = Duration::from_secs(10);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The time limit of unloading: a server that frees gigabytes of memory takes seconds.
 const UNLOAD: Duration = Duration::from_secs(60);
@@ -44,15 +44,15 @@ const UNLOAD: Duration = Duration::from_secs(60);
 const PER_BYTE: u64 = 125;
 
 /// The least that a model takes: an interpreter's objects around it.
-const LEAST: u64 = 1 << 20;
+const MIN_MODEL_BYTES: u64 = 1 << 20;
 
 /// The pause between looks at a model that the server was started with.
-const LOOK: Duration = Duration::from_millis(100);
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Loads at once: servers of this kind load one after the other inside, and one more may wait.
 const LOADS: u32 = 2;
 
-/// The client.
+/// Client of a server that speaks the Open Inference Protocol: its repository extension loads and unloads models.
 pub(super) struct V2 {
     client: GrpcInferenceServiceClient<Channel>,
     repository: Repository,
@@ -65,7 +65,8 @@ impl V2 {
 
     /// Its state in the words of the other protocol, with the methods that callers may use.
     pub(super) async fn status(&self) -> Result<RuntimeStatusResponse, Status> {
-        let ready = self.client.clone().server_ready(within(ServerReadyRequest {}, SHORT)).await?.into_inner().ready;
+        let ready =
+            self.client.clone().server_ready(within(ServerReadyRequest {}, ANSWER_TIMEOUT)).await?.into_inner().ready;
         let mut methods = vec!["ModelInfer", "ModelMetadata", "ModelReady", "ModelConfig", "ModelStatistics"];
         // MLServer's stream has other messages than Triton's, which Berth speaks.
         methods.extend((self.repository.layout == Layout::Triton).then_some("ModelStreamInfer"));
@@ -83,7 +84,7 @@ impl V2 {
     /// A guess from the size of the artifact.
     pub(super) fn predicted(of: &LoadModelRequest) -> Option<u64> {
         let size = super::location::disk_size(Path::new(&of.model_path)).ok()?;
-        Some((size.saturating_mul(PER_BYTE) / 100).max(LEAST))
+        Some((size.saturating_mul(PER_BYTE) / 100).max(MIN_MODEL_BYTES))
     }
 
     pub(super) async fn load(
@@ -121,21 +122,21 @@ impl V2 {
         let asked = || {
             let request = ModelReadyRequest { name: id.to_owned(), ..Default::default() };
             let mut client = self.client.clone();
-            async move { client.model_ready(within(request, SHORT)).await }
+            async move { client.model_ready(within(request, ANSWER_TIMEOUT)).await }
         };
         loop {
             match when_reached(clock, asked).await {
                 Ok(answer) if answer.get_ref().ready => return Ok(LoadModelResponse::default()),
                 Err(status) if lost::reason(&status).is_none() && !is_late(&status) => return Err(refused(&status)),
                 // Its work may keep it from answering. The load has a time limit of its own.
-                _ => sleep(LOOK).await,
+                _ => sleep(POLL_INTERVAL).await,
             }
         }
     }
 
     pub(super) async fn lacks(&self, id: &str) -> bool {
         let request = ModelReadyRequest { name: id.to_owned(), ..Default::default() };
-        match self.client.clone().model_ready(within(request, SHORT)).await {
+        match self.client.clone().model_ready(within(request, ANSWER_TIMEOUT)).await {
             Ok(answer) => !answer.into_inner().ready,
             Err(status) => lost::reason(&status).is_some(),
         }
@@ -155,7 +156,7 @@ impl V2 {
 
     pub(super) async fn signature(&self, id: &str) -> Option<Signature> {
         let request = ModelMetadataRequest { name: id.to_owned(), ..Default::default() };
-        let told = self.client.clone().model_metadata(within(request, SHORT)).await.ok()?.into_inner();
+        let told = self.client.clone().model_metadata(within(request, ANSWER_TIMEOUT)).await.ok()?.into_inner();
         let specs = |list: &[TensorMetadata]| list.iter().map(spec).collect::<Option<Vec<_>>>();
         let (inputs, outputs) = (specs(&told.inputs)?, specs(&told.outputs)?);
         (!inputs.is_empty()).then_some(Signature { inputs, outputs, ..Signature::default() })

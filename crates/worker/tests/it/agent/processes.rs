@@ -7,8 +7,8 @@ use super::*;
 
 /// The health of a model whose process died so often, and is started again then; `None`: it is up.
 fn dead(count: u32, again_at: Option<u64>) -> Health {
-    let how = "it ended with code 3".to_owned();
-    let deaths = Deaths { count, in_a_row: count, at: Time(1), how, again_at: again_at.map(Time) };
+    let cause = "it ended with code 3".to_owned();
+    let deaths = Deaths { count, in_a_row: count, at: Time(1), cause, again_at: again_at.map(Time) };
     Health { memory: None, deaths: Some(Arc::new(deaths)), lost: None }
 }
 

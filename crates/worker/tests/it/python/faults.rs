@@ -77,7 +77,7 @@ async fn a_process_that_dies_under_load_is_started_again() {
     let deaths = deaths.expect("one");
     assert!(memory >= Some(running.memory), "the most that it took: {memory:?}");
     assert_eq!((deaths.count, deaths.in_a_row, deaths.again_at), (1, 1, None), "{deaths:?}");
-    assert!(deaths.how.starts_with("it was killed by signal 9"), "{deaths:?}");
+    assert!(deaths.cause.starts_with("it was killed by signal 9"), "{deaths:?}");
 }
 
 /// Waits for the word that a model is so.
@@ -110,7 +110,7 @@ def post(output):
     assert!(matches!(&error, InferError::Lost(_)), "{error:?}");
     let down = told(&mut changes, |deaths| deaths.again_at.is_some()).await;
     assert_eq!((down.count, down.in_a_row, down.again_at > Some(down.at)), (1, 1, true), "{down:?}");
-    assert!(down.how.starts_with("it ended with code 3"), "{down:?}");
+    assert!(down.cause.starts_with("it ended with code 3"), "{down:?}");
     let refused = running.call(json!({"x": 2})).await.expect_err("it is not up");
     assert!(matches!(&refused, InferError::Shed { reason: Shed::Unavailable, retry_in: Some(_), .. }), "{refused:?}");
     assert_eq!(running.model.health().deaths.as_deref(), Some(&down), "it is loading, and not up");

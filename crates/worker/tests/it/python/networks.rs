@@ -69,6 +69,7 @@ pickled = {'module': nn.Module, 'double': Double, 'embedding': Embedding, 'named
 def load(path, map_location=None, weights_only=True):
     assert map_location == 'cuda' and not weights_only
     if content(path) == 'weights': return {'layer': 1}
+    if content(path) == 'foreign': raise AttributeError(\"Can't get attribute 'Net' on <module 'berth.host'>\")
     if content(path) not in pickled: raise ValueError('invalid load key')
     return pickled[content(path)]()
 ";
@@ -108,6 +109,8 @@ class keras:
         @staticmethod
         def load_model(path, compile=True):
             text = open(path).read()
+            if text == 'own layer':
+                raise TypeError('long' * 1000 + \"Exception encountered: Could not locate class 'Own' Full object config: {}\")
             if not text.startswith('keras'): raise ValueError('File format not supported')
             assert not compile
             shapes, _, outputs = text[5:].partition('>')
@@ -215,9 +218,13 @@ fn what_rows_of_numbers_cannot_ask_is_told_when_it_is_loaded() {
     let (Some(several), Some(none)) = (archive("one two"), archive("")) else { return };
     for (framework, name, artifact, said) in [
         (PYTORCH, "model.pt", &b"weights"[..], "holds a dict, not a module"),
-        (PYTORCH, "model.pt", b"nothing", "neither torch.jit.load"),
+        (PYTORCH, "model.pt", b"nothing", "it is no TorchScript, and torch.load cannot read it: invalid load key"),
+        (PYTORCH, "model.pt", b"foreign", "a pickle holds no code: save the module as TorchScript"),
         (PYTORCH, "model.pt", b"pair", "the module returned a tuple, not one tensor"),
         (PYTORCH, "model.pt", b"total", "not a result for each"),
+        (KERAS, "model.keras", b"nothing", "a .keras file is a zip archive"),
+        (KERAS, "model.h5", b"nothing", "keras cannot read the artifact: File format not supported"),
+        (KERAS, "model.h5", b"own layer", "Could not locate class 'Own'; write a model card"),
         (KERAS, "model.keras", b"keras2 2", "the model has the inputs 'in_0', 'in_1'"),
         (KERAS, "model.keras", b"keras3", "a row has 4 numbers, and the model takes 3"),
         (KERAS, "model.keras", b"keras3x2", "the model takes 3 × 2: 6"),

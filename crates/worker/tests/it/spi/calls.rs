@@ -1,4 +1,4 @@
-//! Calls to models of a runtime: what passes, what is put in, what is mended.
+//! Calls to models of a runtime: what passes, what is put in, what is loaded again.
 
 use std::{
     collections::BTreeMap,
@@ -175,7 +175,7 @@ fn long_requests_are_repeated_up_to_the_bound() {
             }
         }
     }
-    assert_eq!(bench.counts.loads(), 3, "it is mended all the same");
+    assert_eq!(bench.counts.loads(), 3, "it is loaded again all the same");
 }
 
 #[test]

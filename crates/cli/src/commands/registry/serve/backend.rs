@@ -29,7 +29,7 @@ use tokio_util::io::ReaderStream;
 use super::{Body, plain};
 
 /// Limit for one request. Allows for cloning large repositories over slow links.
-pub(super) const LONGEST: Duration = Duration::from_secs(900);
+pub(super) const REQUEST_TIMEOUT: Duration = Duration::from_secs(900);
 
 /// Longest wait for the end of another process, where as many run as may.
 const PLACE_WITHIN: Duration = Duration::from_secs(10);
@@ -127,7 +127,7 @@ impl Backend {
             return response;
         };
         let command = self.command(service, user, &request, peer);
-        match tokio::time::timeout(LONGEST, exchange(command, request.into_body(), place)).await {
+        match tokio::time::timeout(REQUEST_TIMEOUT, exchange(command, request.into_body(), place)).await {
             Ok(Ok(response)) => response,
             Ok(Err(error)) => plain(StatusCode::INTERNAL_SERVER_ERROR, &format!("git failed: {error}")),
             Err(_) => plain(StatusCode::GATEWAY_TIMEOUT, "git took too long"),
@@ -189,7 +189,7 @@ async fn exchange(mut command: Command, body: Incoming, place: ProcessPlace) -> 
         _child: child,
         _feeding: feeding,
         _place: place,
-        until: Instant::now() + LONGEST,
+        until: Instant::now() + REQUEST_TIMEOUT,
     };
     let body = futures::stream::try_unfold(held, |mut held| async move {
         match tokio::time::timeout_at(held.until, held.output.next()).await {

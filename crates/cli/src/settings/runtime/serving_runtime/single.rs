@@ -108,9 +108,9 @@ spec:
     fn a_command_gets_the_model_and_ports_of_its_own() {
         let settings = parse(CUSTOM, Path::new("/data")).expect("a runtime");
         assert_eq!(settings.memory, None, "the limit is that of one pod");
-        let each = settings.each.expect("settings of each process");
+        let factory = settings.per_model.expect("settings of each process");
         let one = OneModel { process: "iris.0", name: "iris", artifact: Some((Path::new("/cache/4f2a"), "m.joblib")) };
-        let made = each.make(one).expect("a process");
+        let made = factory.make(one).expect("a process");
         let program = made.program.expect("a program");
         assert_eq!(program.command[..3], ["python", "-m", "custom"]);
         assert_eq!(program.command[3..5], ["--model_name=iris", "--model_dir=/data/runtimes/kserve-custom/iris.0"]);

@@ -15,7 +15,7 @@ struct Computed<T> {
     took: Duration,
 }
 
-/// Cache of one value.
+/// Cache of one value that costs much to compute, shared by all who ask for it.
 #[derive(Debug)]
 pub(super) struct Cached<T>(Mutex<Option<Computed<T>>>);
 

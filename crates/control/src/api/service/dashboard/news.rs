@@ -31,7 +31,7 @@ pub(super) const READERS: usize = 64;
 const MOST_EVENTS: usize = 200;
 
 /// Interval between looks: people see a change as it happens.
-const EVERY: Duration = Duration::from_secs(1);
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Age up to which the state of the whole is sent again: older than one look, so that it is made once for all readers.
 const PULSE_FOR: Duration = Duration::from_millis(1_500);
@@ -61,7 +61,7 @@ impl Service {
             Some(after) => after,
             None => self.handle.events(EventFilter { limit: 1, ..EventFilter::default() }).await?.last,
         };
-        let mut ticks = interval(EVERY);
+        let mut ticks = interval(POLL_INTERVAL);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let reader =
             Reader { service: Arc::clone(self), ticks, after, looks: 0, pieces: VecDeque::new(), _place: place };

@@ -71,7 +71,7 @@ pub(crate) enum Sort {
     Latency,
 }
 
-/// Rows to show.
+/// Filter, order and page of the dashboard's table of models.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Selection {
     /// Part of a name, in any case.

@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 /// First pause. Short, because an election of etcd ends soon.
-const FIRST: Duration = Duration::from_millis(50);
+const FIRST_PAUSE: Duration = Duration::from_millis(50);
 
 /// Longest pause, which bounds how long a returned cluster goes unnoticed.
-const LONGEST: Duration = Duration::from_secs(2);
+const MAX_PAUSE: Duration = Duration::from_secs(2);
 
 /// Counts failures in a row.
 #[derive(Debug, Clone, Default)]
@@ -23,7 +23,7 @@ impl Backoff {
             return Duration::ZERO;
         }
         let rounds = u32::try_from(self.failures / endpoints).unwrap_or(u32::MAX);
-        let longest = FIRST.saturating_mul(2_u32.saturating_pow(rounds - 1)).min(LONGEST);
+        let longest = FIRST_PAUSE.saturating_mul(2_u32.saturating_pow(rounds - 1)).min(MAX_PAUSE);
         longest.mul_f64(rand::random_range(0.5..=1.0))
     }
 
@@ -47,7 +47,7 @@ mod tests {
         let mut backoff = Backoff::default();
         let pauses: Vec<Duration> = (0..60).map(|_| backoff.failed(3)).collect();
         assert!(pauses.iter().enumerate().all(|(turn, pause)| pause.is_zero() == (turn % 3 != 2)), "{pauses:?}");
-        assert!(pauses[2] <= FIRST && pauses[2] >= FIRST / 2, "{:?}", pauses[2]);
-        assert!(pauses[59] <= LONGEST && pauses[59] >= LONGEST / 2, "{:?}", pauses[59]);
+        assert!(pauses[2] <= FIRST_PAUSE && pauses[2] >= FIRST_PAUSE / 2, "{:?}", pauses[2]);
+        assert!(pauses[59] <= MAX_PAUSE && pauses[59] >= MAX_PAUSE / 2, "{:?}", pauses[59]);
     }
 }

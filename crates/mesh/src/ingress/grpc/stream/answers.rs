@@ -9,7 +9,7 @@ use tonic::Status;
 use crate::{
     body::reply::{Messages, ReplyBody},
     ingress::grpc::infer::Answer,
-    oip::grpc::frame::{PREFIX, as_stream_response, first},
+    oip::grpc::frame::{FRAME_PREFIX, as_stream_response, first},
 };
 
 /// The answers in the form of a stream. `last` asks that a single answer say that none follows.
@@ -25,9 +25,9 @@ pub(super) async fn of(answer: Answer, last: bool) -> Result<Messages, Status> {
     }
     let framed = collected.to_bytes();
     match first(&framed) {
-        Some((0, length)) if framed.len() == PREFIX + length => {
+        Some((0, length)) if framed.len() == FRAME_PREFIX + length => {
             let (head, suffix) = as_stream_response(length, last);
-            let pieces = [head, framed.slice(PREFIX..), Bytes::from_static(suffix)];
+            let pieces = [head, framed.slice(FRAME_PREFIX..), Bytes::from_static(suffix)];
             let pieces = pieces.into_iter().filter(|piece| !piece.is_empty()).map(Ok);
             Ok(Box::pin(futures::stream::iter(pieces)))
         }

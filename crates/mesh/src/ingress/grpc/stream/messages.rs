@@ -12,17 +12,17 @@ use crate::{
     ingress::grpc::{message::unframed, status},
     oip::{
         content::Coding,
-        grpc::frame::{PREFIX, first},
+        grpc::frame::{FRAME_PREFIX, first},
     },
     stack::Stack,
 };
 
-/// The most that is set aside for a message before it has come.
+/// The most that is set aside for a message before it has come: enough for most tensors, and little for a client that sends nothing.
 const FIRST_PIECE: usize = 1 << 20;
 
-/// One message.
+/// One `ModelInferRequest` of a stream.
 pub(super) struct Message {
-    /// Decompressed.
+    /// Its bytes without the frame, decompressed.
     pub(super) message: Bytes,
     /// As it came, if it was not compressed.
     plain: Option<Bytes>,
@@ -32,7 +32,7 @@ impl Message {
     /// The message with its frame, not compressed.
     pub(super) fn framed(&self) -> Bytes {
         self.plain.clone().unwrap_or_else(|| {
-            let mut framed = BytesMut::with_capacity(PREFIX + self.message.len());
+            let mut framed = BytesMut::with_capacity(FRAME_PREFIX + self.message.len());
             framed.put_u8(0);
             framed.put_u32(u32::try_from(self.message.len()).unwrap_or(u32::MAX));
             framed.extend_from_slice(&self.message);
@@ -58,7 +58,7 @@ impl MessageReader {
         Self { body, coding, limit, memory, pending: Bytes::new() }
     }
 
-    /// The next message; `None` at the end.
+    /// Reads the next message; `None` at the end. Fails if it is larger than bodies may be, or the stream breaks.
     pub(super) async fn next(&mut self) -> Result<Option<Message>, Status> {
         loop {
             let needed = match first(&self.pending) {
@@ -68,14 +68,14 @@ impl MessageReader {
                         self.limit
                     )));
                 }
-                Some((flag, length)) if self.pending.len() >= PREFIX + length => {
-                    let framed = self.pending.split_to(PREFIX + length);
+                Some((flag, length)) if self.pending.len() >= FRAME_PREFIX + length => {
+                    let framed = self.pending.split_to(FRAME_PREFIX + length);
                     let plain = (flag == 0).then(|| framed.clone());
                     let message = unframed(framed, self.coding, self.limit, &self.memory).await?;
                     return Ok(Some(Message { message, plain }));
                 }
-                Some((_, length)) => PREFIX + length,
-                None => PREFIX,
+                Some((_, length)) => FRAME_PREFIX + length,
+                None => FRAME_PREFIX,
             };
             if !self.more(needed).await? {
                 return if self.pending.is_empty() {

@@ -17,7 +17,7 @@ use crate::{
     oip::{
         grpc::{
             self,
-            frame::{PREFIX, first},
+            frame::{FRAME_PREFIX, first},
         },
         plain::generate::{Answer, encode, event, failure},
     },
@@ -35,7 +35,7 @@ fn response(body: ReplyBody) -> Response<ReplyBody> {
     response
 }
 
-/// The only event.
+/// An answer of one event, which is here already.
 pub(super) fn whole(event: Bytes) -> Response<ReplyBody> {
     response(ReplyBody::from(event))
 }
@@ -73,8 +73,8 @@ fn events(
             loop {
                 match first(&pending) {
                     Some((_, length)) if length > limit => return Some((too_long(), None)),
-                    Some((_, length)) if pending.len() >= PREFIX + length => {
-                        let message = pending.split_to(PREFIX + length).freeze().slice(PREFIX..);
+                    Some((_, length)) if pending.len() >= FRAME_PREFIX + length => {
+                        let message = pending.split_to(FRAME_PREFIX + length).freeze().slice(FRAME_PREFIX..);
                         // What is left of the next message counts again when more of it comes.
                         charge = memory.charge();
                         match told(message, &asked) {

@@ -23,12 +23,12 @@ use crate::runtime::{
 /// Data begins at multiples of this, so that the engine need not copy it to an aligned place.
 const ALIGNED: usize = 8;
 
-/// The order of a run.
+/// The JSON document of a run, beside which its inputs are arrays.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Order {
     /// Indices of the outputs that are wanted.
     pub(super) outputs: Vec<usize>,
-    /// The time that the run may take.
+    /// Microseconds that are left until the run's deadline.
     pub(super) micros: u64,
 }
 

@@ -25,18 +25,18 @@ use crate::{
     },
 };
 
-/// The graph to load.
+/// Order to the engine's process: the graph to load, and how to run it. The head of its `Load` frame.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) struct LoadGraph {
-    /// The library of ONNX Runtime.
+    /// Path of the ONNX Runtime library: the one that the worker has loaded.
     pub(super) library: PathBuf,
-    /// The file of the graph.
+    /// Path of the graph's file.
     pub(super) graph: PathBuf,
     /// The folder that it may read weights from, where it is one of a folder.
     pub(super) folder: Option<PathBuf>,
-    /// Threads inside one run.
+    /// Threads of the engine inside one run.
     pub(super) threads: usize,
-    /// Runs at once.
+    /// Runs of the engine at once.
     pub(super) lanes: usize,
     /// The author's word on its inputs and outputs.
     pub(super) signature: Option<Signature>,

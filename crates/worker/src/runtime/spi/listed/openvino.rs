@@ -18,10 +18,10 @@ use crate::runtime::spi::v2::V2;
 pub(super) const LIST: &str = "model_config_list.json";
 
 /// The time limit of a look at states: servers answer within milliseconds, and slower while they load.
-const LOOK: Duration = Duration::from_secs(10);
+const STATE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The most bytes of an answer: ten thousand models have less.
-const LONGEST: usize = 16 << 20;
+const MAX_ANSWER_BYTES: usize = 16 << 20;
 
 /// Methods that callers may use.
 const METHODS: [&str; 4] = ["ModelInfer", "ModelMetadata", "ModelReady", "ModelStreamInfer"];
@@ -62,7 +62,7 @@ impl OpenVino {
         let client = Client::builder()
             .redirect(Policy::none())
             .no_proxy()
-            .tcp_keepalive(liveness::QUIET)
+            .tcp_keepalive(liveness::KEEPALIVE_IDLE)
             .tcp_keepalive_interval(liveness::ASK_EVERY)
             .tcp_keepalive_retries(liveness::ASKS)
             .build()
@@ -111,7 +111,8 @@ impl OpenVino {
     }
 
     async fn states(&self) -> Result<BTreeMap<String, Versions>, Status> {
-        let (status, text) = self.ask(self.client.get(format!("{}/v1/config", self.rest)).timeout(LOOK)).await?;
+        let (status, text) =
+            self.ask(self.client.get(format!("{}/v1/config", self.rest)).timeout(STATE_TIMEOUT)).await?;
         if !status.is_success() {
             return Err(Status::unavailable(refusal(status, &text)));
         }
@@ -124,7 +125,7 @@ impl OpenVino {
         let mut text = Vec::new();
         while let Some(piece) = answer.chunk().await.map_err(broken)? {
             text.extend_from_slice(&piece);
-            if text.len() > LONGEST {
+            if text.len() > MAX_ANSWER_BYTES {
                 return Err(Status::internal("its answer is longer than 16 MiB"));
             }
         }
@@ -147,7 +148,7 @@ fn refusal(status: StatusCode, text: &[u8]) -> String {
     format!("the server answered {status}: {said}")
 }
 
-/// The file.
+/// The content of [`LIST`] for these models: name, and path of the folder.
 pub(super) fn list(models: &[(&str, PathBuf)]) -> String {
     let one = |(name, path): &(&str, PathBuf)| json!({"config": {"name": name, "base_path": shown(path)}});
     json!({"model_config_list": models.iter().map(one).collect::<Vec<_>>()}).to_string()

@@ -22,7 +22,7 @@ use crate::runtime::spi::control::within;
 pub(super) const LIST: &str = "models.config";
 
 /// The time limit of a question: servers answer within milliseconds, and slower while they load.
-const LOOK: Duration = Duration::from_secs(10);
+const STATE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Methods that callers may use; each has the name of the model at 1.1.
 const METHODS: [&str; 4] = ["Predict", "Classify", "Regress", "GetModelMetadata"];
@@ -92,12 +92,12 @@ impl TensorFlow {
 
     async fn asked(&self, id: &str) -> Result<Vec<berth_wire::tensorflow_serving::ModelVersionStatus>, Status> {
         let request = GetModelStatusRequest { model_spec: Some(ModelSpec { name: id.to_owned() }) };
-        let answer = self.client.clone().get_model_status(within(request, LOOK)).await?;
+        let answer = self.client.clone().get_model_status(within(request, STATE_TIMEOUT)).await?;
         Ok(answer.into_inner().model_version_status)
     }
 }
 
-/// The file.
+/// The content of [`LIST`] for these models: name, and path of the folder.
 pub(super) fn list(models: &[(&str, PathBuf)]) -> String {
     let quoted = |text: &str| text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
     let mut text = "model_config_list {\n".to_owned();

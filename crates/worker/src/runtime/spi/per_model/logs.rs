@@ -10,9 +10,9 @@ use std::{
 use fs_err as fs;
 
 /// Logs of models that have ended which are kept: 1 GiB at most, with the file before each.
-const KEPT: usize = 64;
+const MAX_ENDED_LOGS: usize = 64;
 
-/// The logs of one runtime.
+/// The log files of one runtime's processes: those in use, and the last [`MAX_ENDED_LOGS`] of others.
 #[derive(Default)]
 pub(super) struct Logs(Mutex<LogFiles>);
 
@@ -44,14 +44,14 @@ impl Logs {
         logs
     }
 
-    /// A process writes to it.
+    /// Notes that a process writes to `log`, which is then not removed.
     pub(super) fn begin(&self, log: &Path) {
         let mut files = self.files();
         *files.used.entry(log.to_owned()).or_default() += 1;
         files.ended.retain(|ended| ended != log);
     }
 
-    /// The process has ended.
+    /// Notes that a process has ended; once none writes to `log`, it counts among the kept.
     pub(super) fn end(&self, log: &Path) {
         let mut files = self.files();
         let Some(processes) = files.used.get_mut(log) else { return };
@@ -70,7 +70,7 @@ impl Logs {
 impl LogFiles {
     fn keep(&mut self, log: PathBuf) {
         self.ended.push_back(log);
-        while self.ended.len() > KEPT {
+        while self.ended.len() > MAX_ENDED_LOGS {
             if let Some(oldest) = self.ended.pop_front() {
                 // One that cannot be removed is found by the next run.
                 let _ = fs::remove_file(oldest.with_extension("log.1"));
@@ -88,12 +88,12 @@ mod tests {
     fn the_oldest_of_those_that_ended_go() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = |n: usize| folder.path().join(format!("one@m{n}.log"));
-        for n in 0..KEPT {
+        for n in 0..MAX_ENDED_LOGS {
             fs::write(path(n), "words").expect("a log");
         }
         fs::write(folder.path().join("one.log"), "of another runtime").expect("a log");
         let logs = Logs::find(folder.path(), "one@");
-        let new = path(KEPT);
+        let new = path(MAX_ENDED_LOGS);
         for log in [&new, &path(0)] {
             fs::write(log, "words").expect("a log");
             fs::write(log.with_extension("log.1"), "older words").expect("a log");
@@ -102,12 +102,12 @@ mod tests {
         logs.begin(&new);
         logs.end(&new);
         let there = || fs::read_dir(folder.path()).expect("a folder").count();
-        assert_eq!(there(), KEPT + 4, "its other process writes still");
+        assert_eq!(there(), MAX_ENDED_LOGS + 4, "its other process writes still");
         logs.end(&new);
         logs.end(&path(0));
         assert!(path(0).exists() && new.exists(), "the newest stay");
-        assert_eq!(there(), KEPT + 3, "one has gone");
-        for n in 1..=KEPT {
+        assert_eq!(there(), MAX_ENDED_LOGS + 3, "one has gone");
+        for n in 1..=MAX_ENDED_LOGS {
             logs.begin(&path(n));
             logs.end(&path(n));
         }

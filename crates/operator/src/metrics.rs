@@ -1,4 +1,4 @@
-//! Signs of life of an operator: its metrics, and if it has reached the API server.
+//! Metrics of an operator, and its readiness: true once it has reached the API server.
 
 use std::sync::{
     Arc,
@@ -23,48 +23,48 @@ fn durations() -> Histogram {
 
 /// The labels of attempts.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Attempts {
+struct AttemptLabels {
     kind: &'static str,
     outcome: &'static str,
 }
 
 /// The label of what there is by kind.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct OfKind {
+struct KindLabels {
     kind: &'static str,
 }
 
 /// The label of reviews.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct OfVerdict {
+struct VerdictLabels {
     verdict: &'static str,
 }
 
 /// The label of conversions.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct OfOutcome {
+struct OutcomeLabels {
     outcome: &'static str,
 }
 
 /// The state of an operator, as it tells it. Clones are of the same operator.
 #[derive(Debug, Clone)]
-pub struct Vitals {
+pub struct OperatorMetrics {
     registry: Arc<Registry>,
     reached: Arc<AtomicBool>,
-    attempts: Family<Attempts, Counter>,
+    attempts: Family<AttemptLabels, Counter>,
     seconds: Histogram,
-    objects: Family<OfKind, Gauge>,
-    watch_failures: Family<OfKind, Counter>,
-    reviews: Family<OfVerdict, Counter>,
-    conversions: Family<OfOutcome, Counter>,
+    objects: Family<KindLabels, Gauge>,
+    watch_failures: Family<KindLabels, Counter>,
+    reviews: Family<VerdictLabels, Counter>,
+    conversions: Family<OutcomeLabels, Counter>,
     waiting: Gauge<i64, AtomicI64>,
     leading: Gauge<i64, AtomicI64>,
 }
 
-impl Default for Vitals {
+impl Default for OperatorMetrics {
     fn default() -> Self {
         let mut registry = Registry::with_prefix("berth_operator");
-        let vitals = Self {
+        let metrics = Self {
             registry: Arc::default(),
             reached: Arc::default(),
             attempts: Family::default(),
@@ -76,20 +76,20 @@ impl Default for Vitals {
             waiting: Gauge::default(),
             leading: Gauge::default(),
         };
-        registry.register("attempts", "Attempts to bring an object to its desired state", vitals.attempts.clone());
+        registry.register("attempts", "Attempts to bring an object to its desired state", metrics.attempts.clone());
         let text = "Time of an attempt that wrote something";
-        registry.register_with_unit("attempt_duration", text, Unit::Seconds, vitals.seconds.clone());
-        registry.register("objects", "Objects that are watched", vitals.objects.clone());
-        registry.register("watch_failures", "Watches that broke", vitals.watch_failures.clone());
-        registry.register("reviews", "Objects that the webhook was asked about", vitals.reviews.clone());
-        registry.register("conversions", "Objects converted between versions", vitals.conversions.clone());
-        registry.register("waiting_objects", "Objects that wait for an attempt", vitals.waiting.clone());
-        registry.register("leading", "1 while this operator leads", vitals.leading.clone());
-        Self { registry: Arc::new(registry), ..vitals }
+        registry.register_with_unit("attempt_duration", text, Unit::Seconds, metrics.seconds.clone());
+        registry.register("objects", "Objects that are watched", metrics.objects.clone());
+        registry.register("watch_failures", "Watches that broke", metrics.watch_failures.clone());
+        registry.register("reviews", "Objects that the webhook was asked about", metrics.reviews.clone());
+        registry.register("conversions", "Objects converted between versions", metrics.conversions.clone());
+        registry.register("waiting_objects", "Objects that wait for an attempt", metrics.waiting.clone());
+        registry.register("leading", "1 while this operator leads", metrics.leading.clone());
+        Self { registry: Arc::new(registry), ..metrics }
     }
 }
 
-impl Vitals {
+impl OperatorMetrics {
     /// True once the API server has answered.
     #[must_use]
     pub fn is_ready(&self) -> bool {
@@ -115,24 +115,24 @@ impl Vitals {
 
     pub(crate) fn attempted(&self, kind: &'static str, succeeded: bool, seconds: f64) {
         let outcome = if succeeded { "succeeded" } else { "failed" };
-        self.attempts.get_or_create(&Attempts { kind, outcome }).inc();
+        self.attempts.get_or_create(&AttemptLabels { kind, outcome }).inc();
         self.seconds.observe(seconds);
     }
 
     pub(crate) fn watch_failed(&self, kind: &'static str) {
-        self.watch_failures.get_or_create(&OfKind { kind }).inc();
+        self.watch_failures.get_or_create(&KindLabels { kind }).inc();
     }
 
     pub(crate) fn watched(&self, kind: &'static str, objects: usize) {
-        self.objects.get_or_create(&OfKind { kind }).set(i64::try_from(objects).unwrap_or(i64::MAX));
+        self.objects.get_or_create(&KindLabels { kind }).set(i64::try_from(objects).unwrap_or(i64::MAX));
     }
 
     pub(crate) fn reviewed(&self, verdict: &'static str) {
-        self.reviews.get_or_create(&OfVerdict { verdict }).inc();
+        self.reviews.get_or_create(&VerdictLabels { verdict }).inc();
     }
 
     pub(crate) fn converted(&self, outcome: &'static str, objects: usize) {
-        self.conversions.get_or_create(&OfOutcome { outcome }).inc_by(u64::try_from(objects).unwrap_or_default());
+        self.conversions.get_or_create(&OutcomeLabels { outcome }).inc_by(u64::try_from(objects).unwrap_or_default());
     }
 
     pub(crate) fn waiting(&self, objects: usize) {

@@ -28,11 +28,11 @@ const NODES: [Plan<'_>; 3] = [
 const CALLERS: usize = 8;
 
 /// Duration of the load before and after.
-const BEFORE: Duration = Duration::from_secs(3);
+const LOAD_BEFORE: Duration = Duration::from_secs(3);
 const AFTER: Duration = Duration::from_secs(5);
 
-/// The effects of one death.
-pub(crate) struct Death {
+/// Effects of the failure of one node.
+pub(crate) struct NodeFailure {
     pub(crate) who: &'static str,
     pub(crate) requests: usize,
     pub(crate) failed: usize,
@@ -43,29 +43,29 @@ pub(crate) struct Death {
     /// The slowest request of all.
     pub(crate) slowest: Duration,
     /// Each end that was waited for, and its time from the kill.
-    pub(crate) took: Vec<(&'static str, Duration)>,
+    pub(crate) recovery_times: Vec<(&'static str, Duration)>,
 }
 
 /// One request: when it was sent, how long it took, whether it was answered.
 struct Seen {
     sent: Instant,
-    took: Duration,
+    latency: Duration,
     answered: bool,
 }
 
-pub(crate) async fn measure(arguments: &Arguments) -> Result<Vec<Death>> {
+pub(crate) async fn measure(arguments: &Arguments) -> Result<Vec<NodeFailure>> {
     Ok(vec![worker_dies(arguments).await?, leader_dies(arguments).await?])
 }
 
 /// A node that holds one of two copies and does not lead is killed.
-async fn worker_dies(arguments: &Arguments) -> Result<Death> {
+async fn worker_dies(arguments: &Arguments) -> Result<NodeFailure> {
     let mut fleet = Fleet::start(arguments, &NODES).await?;
     let places = fleet.deploy(TABULAR.name, onnx(TABULAR.artifact.as_ref())?, 2, json!({})).await?;
     let leader = fleet.leader(&fleet.ask("/v1/nodes").await?).context("somebody leads")?;
     let victim = places.iter().find(|place| **place != leader).context("two copies, one leader")?.clone();
     let through = other(&fleet, &victim, &leader)?;
     let load = Load::start(through);
-    tokio::time::sleep(BEFORE).await;
+    tokio::time::sleep(LOAD_BEFORE).await;
     let killed = kill(&mut fleet, &victim)?;
     let known = until("the death to be known", || async {
         let view = fleet.ask(&format!("/v1/nodes/{victim}")).await?;
@@ -81,17 +81,17 @@ async fn worker_dies(arguments: &Arguments) -> Result<Death> {
     Ok(load
         .end(killed)
         .await?
-        .into_death("a worker", vec![("known to be dead", known), ("second copy restored", restored)]))
+        .into_failure("a worker", vec![("known to be dead", known), ("second copy restored", restored)]))
 }
 
 /// The leader is killed.
-async fn leader_dies(arguments: &Arguments) -> Result<Death> {
+async fn leader_dies(arguments: &Arguments) -> Result<NodeFailure> {
     let mut fleet = Fleet::start(arguments, &NODES).await?;
     fleet.deploy(TABULAR.name, onnx(TABULAR.artifact.as_ref())?, 2, json!({})).await?;
     let leader = fleet.leader(&fleet.ask("/v1/nodes").await?).context("somebody leads")?;
     let through = other(&fleet, &leader, &leader)?;
     let load = Load::start(through);
-    tokio::time::sleep(BEFORE).await;
+    tokio::time::sleep(LOAD_BEFORE).await;
     let killed = kill(&mut fleet, &leader)?;
     let survivor = fleet.nodes.iter().find(|node| node.process.is_some()).context("two live")?.api;
     let decides = until("another leader", || async {
@@ -100,7 +100,7 @@ async fn leader_dies(arguments: &Arguments) -> Result<Death> {
     });
     let decides = decides.await?;
     tokio::time::sleep(AFTER).await;
-    Ok(load.end(killed).await?.into_death("the leader", vec![("another one decides", decides)]))
+    Ok(load.end(killed).await?.into_failure("the leader", vec![("another one decides", decides)]))
 }
 
 /// A node through which to ask: not the victim, and rather not the leader.
@@ -159,7 +159,7 @@ async fn call(through: SocketAddr, stopped: tokio::sync::watch::Receiver<bool>) 
             }
             Err(_) => false,
         };
-        seen.push(Seen { sent, took: sent.elapsed(), answered });
+        seen.push(Seen { sent, latency: sent.elapsed(), answered });
     }
     seen
 }
@@ -170,29 +170,29 @@ struct Ended {
 }
 
 impl Ended {
-    fn into_death(self, who: &'static str, took: Vec<(&'static str, Duration)>) -> Death {
+    fn into_failure(self, who: &'static str, recovery_times: Vec<(&'static str, Duration)>) -> NodeFailure {
         let second = Duration::from_secs(1);
         let times = [
-            (self.killed - BEFORE + second, self.killed),
+            (self.killed - LOAD_BEFORE + second, self.killed),
             (self.killed, self.killed + second),
             (self.killed + second, self.killed + AFTER),
         ];
         let within = |(from, to): (Instant, Instant)| {
             let mut latencies: Vec<Duration> =
-                self.seen.iter().filter(|seen| (from..to).contains(&seen.sent)).map(|seen| seen.took).collect();
+                self.seen.iter().filter(|seen| (from..to).contains(&seen.sent)).map(|seen| seen.latency).collect();
             latencies.sort_unstable();
             let rate = latencies.len() as f64 / (to - from).as_secs_f64();
             (rate, latencies.get(latencies.len() * 99 / 100).copied().unwrap_or_default())
         };
         let figures = times.map(within);
-        Death {
+        NodeFailure {
             who,
             requests: self.seen.len(),
             failed: self.seen.iter().filter(|seen| !seen.answered).count(),
             rate: figures.map(|(rate, _)| rate),
             p99: figures.map(|(_, p99)| p99),
-            slowest: self.seen.iter().map(|seen| seen.took).max().unwrap_or_default(),
-            took,
+            slowest: self.seen.iter().map(|seen| seen.latency).max().unwrap_or_default(),
+            recovery_times,
         }
     }
 }

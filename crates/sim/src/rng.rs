@@ -1,12 +1,12 @@
-//! Chance from a seed (SplitMix64): the same seed, the same story.
+//! Random numbers from a seed (SplitMix64): the same seed, the same story.
 
 use std::time::Duration;
 
 /// A stream of numbers.
 #[derive(Debug, Clone)]
-pub struct Chance(u64);
+pub struct Rng(u64);
 
-impl Chance {
+impl Rng {
     /// The stream that belongs to a seed.
     #[must_use]
     pub const fn new(seed: u64) -> Self {
@@ -77,8 +77,8 @@ impl Zipf {
     }
 
     /// One of them.
-    pub fn pick(&self, chance: &mut Chance) -> usize {
-        let at = chance.below(self.sums.last().copied().unwrap_or(1));
+    pub fn pick(&self, rng: &mut Rng) -> usize {
+        let at = rng.below(self.sums.last().copied().unwrap_or(1));
         self.sums.partition_point(|sum| *sum <= at)
     }
 }
@@ -89,10 +89,10 @@ mod tests {
 
     #[test]
     fn zipf_prefers_the_first_and_reaches_the_last() {
-        let (zipf, mut chance) = (Zipf::new(100), Chance::new(7));
+        let (zipf, mut rng) = (Zipf::new(100), Rng::new(7));
         let mut counts = [0_u32; 100];
         for _ in 0..20_000 {
-            counts[zipf.pick(&mut chance)] += 1;
+            counts[zipf.pick(&mut rng)] += 1;
         }
         assert!(counts[0] > 3 * counts[9] && counts.iter().all(|count| *count > 0), "{counts:?}");
     }

@@ -15,18 +15,18 @@ use crate::{
         upload::{Bounds, Upload},
     },
     ingress::model_name,
-    oip::grpc::frame::{PREFIX, first},
-    wire_field::{Found, find},
+    oip::grpc::frame::{FRAME_PREFIX, first},
+    wire_field::{FieldLookup, find},
 };
 
 /// Bytes that clients send with the head, or right after it: most messages have their model in front.
-const NEAR: usize = 64 << 10;
+const FIRST_BYTES: usize = 64 << 10;
 
 /// The longest wait for these bytes.
-const WAIT: Duration = Duration::from_secs(15);
+const FIRST_BYTES_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// The models of a call, and its body.
-pub(super) struct Called<'h> {
+/// A call whose models are known, with its body, of which a part may have been read for that.
+pub(super) struct ModelCall<'h> {
     pub(super) models: Vec<Cow<'h, str>>,
     pub(super) upload: Upload,
 }
@@ -37,37 +37,40 @@ pub(super) async fn of<'h>(
     path: &[u32],
     mut incoming: Incoming,
     (bounds, deadline): (Bounds, Instant),
-) -> Result<Called<'h>, InferError> {
+) -> Result<ModelCall<'h>, InferError> {
     // A call for several models is read whole; one for a single model passes, and may be a stream.
     let bounds_of =
         |models: &[Cow<'_, str>]| if models.len() > 1 { bounds.clone() } else { bounds.clone().of_stream() };
     if path.is_empty() {
         let models = model_name::all_of_metadata(headers)?;
         let upload = Upload::new(incoming, bounds_of(&models));
-        return Ok(Called { models, upload });
+        return Ok(ModelCall { models, upload });
     }
     let (mut here, mut charge) = (BytesMut::new(), bounds.memory().charge());
-    let (near, longest) = (deadline.min(Instant::now() + WAIT), bounds.longest().saturating_add(PREFIX));
+    let (first_deadline, longest) =
+        (deadline.min(Instant::now() + FIRST_BYTES_TIMEOUT), bounds.longest().saturating_add(FRAME_PREFIX));
     let mut enough = 0;
     let named = loop {
         if here.len() >= enough || is_whole(&here) {
             match look(&here, path)? {
-                Found::Value(name) => {
+                FieldLookup::Value(name) => {
                     let name = str::from_utf8(name)
                         .map_err(|_| InferError::Invalid("the model's id is not UTF-8".to_owned()))?;
                     break Some(name.to_owned()).filter(|name| !name.is_empty());
                 }
-                Found::Absent => break None,
-                Found::Invalid => return Err(InferError::Invalid("the request is no protobuf message".to_owned())),
-                Found::More if here.len() >= longest => {
+                FieldLookup::Absent => break None,
+                FieldLookup::Invalid => {
+                    return Err(InferError::Invalid("the request is no protobuf message".to_owned()));
+                }
+                FieldLookup::Incomplete if here.len() >= longest => {
                     let message = format!("the model's id is not within the first {longest} bytes of the request");
                     return Err(InferError::Invalid(message));
                 }
                 // So all looks together cost about two, however small the pieces are.
-                Found::More => enough = (here.len() * 2).min(longest),
+                FieldLookup::Incomplete => enough = (here.len() * 2).min(longest),
             }
         }
-        let end = if here.len() < NEAR { near } else { deadline };
+        let end = if here.len() < FIRST_BYTES { first_deadline } else { deadline };
         let Some(piece) = read::piece(&mut incoming, bounds.pause(), end).await? else {
             return Err(InferError::Invalid("the request ends within its first message".to_owned()));
         };
@@ -84,19 +87,19 @@ pub(super) async fn of<'h>(
         true => Upload::whole(here, bounds),
         false => Upload::begun(here, incoming, bounds),
     };
-    Ok(Called { models, upload })
+    Ok(ModelCall { models, upload })
 }
 
 /// True if all of the first message is here.
 fn is_whole(here: &[u8]) -> bool {
-    first(here).is_some_and(|(_, length)| here.len() >= PREFIX.saturating_add(length))
+    first(here).is_some_and(|(_, length)| here.len() >= FRAME_PREFIX.saturating_add(length))
 }
 
-fn look<'m>(here: &'m [u8], path: &[u32]) -> Result<Found<'m>, InferError> {
+fn look<'m>(here: &'m [u8], path: &[u32]) -> Result<FieldLookup<'m>, InferError> {
     match first(here) {
-        None => Ok(Found::More),
+        None => Ok(FieldLookup::Incomplete),
         Some((0, length)) => {
-            let message = &here[PREFIX..here.len().min(PREFIX.saturating_add(length))];
+            let message = &here[FRAME_PREFIX..here.len().min(FRAME_PREFIX.saturating_add(length))];
             Ok(find(message, length, path))
         }
         Some(_) => Err(InferError::Unsupported(
@@ -109,7 +112,7 @@ fn look<'m>(here: &'m [u8], path: &[u32]) -> Result<Found<'m>, InferError> {
 /// The one message of a body, without its frame.
 pub(super) fn message(body: &Bytes) -> Option<Bytes> {
     match first(body) {
-        Some((0, length)) if body.len() == PREFIX + length => Some(body.slice(PREFIX..)),
+        Some((0, length)) if body.len() == FRAME_PREFIX + length => Some(body.slice(FRAME_PREFIX..)),
         _ => None,
     }
 }

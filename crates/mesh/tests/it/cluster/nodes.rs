@@ -14,7 +14,7 @@ use hyper::body::Incoming;
 use tokio::runtime::Runtime;
 use tokio_util::sync::CancellationToken;
 
-use crate::fixture::{Echo, House, PATIENCE, on, revision, until};
+use crate::fixture::{Echo, PATIENCE, TestGateway, on, revision, until};
 
 pub(crate) fn worker(name: &str) -> WorkerId {
     WorkerId::new(name).expect("a name")
@@ -23,7 +23,7 @@ pub(crate) fn worker(name: &str) -> WorkerId {
 /// One node.
 pub(crate) struct Node {
     pub(crate) name: &'static str,
-    pub(crate) house: House,
+    pub(crate) gateway: TestGateway,
     pub(crate) roster: MembersWriter,
     pub(crate) peers: Peers,
     /// The runtime of the port. Dropping it ends all connections, as the end of a process does.
@@ -31,7 +31,7 @@ pub(crate) struct Node {
 }
 
 /// Some nodes that know each other.
-pub(crate) struct Town {
+pub(crate) struct TestCluster {
     pub(crate) nodes: Vec<Node>,
     _pki: tempfile::TempDir,
 }
@@ -61,7 +61,7 @@ pub(crate) fn member(name: &str, peer: SocketAddr, region: Option<&str>) -> Memb
     }
 }
 
-impl Town {
+impl TestCluster {
     pub(crate) async fn new(names: &[&'static str]) -> Self {
         Self::with(names, |_, _| {}).await
     }
@@ -99,19 +99,19 @@ impl Town {
             let mut config = Config::new(([127, 0, 0, 1], 0).into());
             config.loops = Some(EventLoops::start(Some(2)).expect("threads"));
             configure(name, &mut config);
-            let house = House::of(name, config, Some(fleet));
+            let gateway = TestGateway::of(name, config, Some(fleet));
             let port = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
             let port = port.expect("a runtime");
-            let handler = Arc::new(Port(house.handle.peer_service()));
+            let handler = Arc::new(Port(gateway.handle.peer_service()));
             port.spawn(async move { listener.run(handler, CancellationToken::new()).await });
             until("it knows the others", || peers.all().len() + 1 >= places.len()).await;
-            nodes.push(Node { name, house, roster, peers, port: Some(port) });
+            nodes.push(Node { name, gateway, roster, peers, port: Some(port) });
         }
         Self { nodes, _pki: pki }
     }
 
-    pub(crate) fn house(&mut self, name: &str) -> &mut House {
-        &mut self.node(name).house
+    pub(crate) fn gateway(&mut self, name: &str) -> &mut TestGateway {
+        &mut self.node(name).gateway
     }
 
     pub(crate) fn node(&mut self, name: &str) -> &mut Node {
@@ -121,13 +121,13 @@ impl Town {
     /// Puts a model on a node, without a word to any gateway.
     pub(crate) fn put(&mut self, name: &str, deployment: &str, model: &Arc<Echo>) -> Arc<berth_mesh::local::Replica> {
         let (model, revision) = (Arc::clone(model), revision(deployment, "1"));
-        self.house(name).replicas.insert(revision, model)
+        self.gateway(name).replicas.insert(revision, model)
     }
 
     /// Every gateway hears that `deployment` is ready on these nodes.
     pub(crate) async fn route(&mut self, deployment: &str, workers: &[&str]) {
         for node in &mut self.nodes {
-            node.house.set(vec![on(deployment, "1", workers)]).await;
+            node.gateway.set(vec![on(deployment, "1", workers)]).await;
         }
     }
 
@@ -162,9 +162,9 @@ pub(crate) fn nothing() -> RouteChange {
 }
 
 /// The value of a metric, of all its lines that hold `labels`.
-pub(crate) fn metric(house: &House, name: &str, labels: &[&str]) -> u64 {
+pub(crate) fn metric(gateway: &TestGateway, name: &str, labels: &[&str]) -> u64 {
     let mut text = String::new();
-    prometheus_client::encoding::text::encode(&mut text, &house.registry).expect("text");
+    prometheus_client::encoding::text::encode(&mut text, &gateway.registry).expect("text");
     let lines = text.lines().filter(|line| line.starts_with(name) && labels.iter().all(|label| line.contains(label)));
     lines.filter_map(|line| line.rsplit(' ').next()?.parse::<u64>().ok()).sum()
 }

@@ -3,7 +3,7 @@
 //! | path | load |
 //! |---|---|
 //! | `FAIL_text` | fails with this text |
-//! | `SLOW` | waits for [`Town::open`] |
+//! | `SLOW` | waits for [`TestCluster::open`] |
 //! | `AWAY` | fails on the worker that is first, whose runtime cannot be reached |
 //! | others | succeed at once |
 
@@ -40,7 +40,7 @@ use tonic::Status;
 
 pub(crate) type Client = ModelMeshClient<axum::Router>;
 
-pub(crate) struct Town {
+pub(crate) struct TestCluster {
     pub(crate) handle: Handle,
     pub(crate) client: Client,
     pub(crate) store: Arc<dyn Store>,
@@ -49,7 +49,7 @@ pub(crate) struct Town {
     tasks: JoinSet<()>,
 }
 
-impl Town {
+impl TestCluster {
     /// With so many workers.
     pub(crate) async fn new(workers: usize) -> Self {
         Self::over(Arc::new(MemoryStore::default()), workers).await

@@ -19,28 +19,28 @@ use papaya::HashMap;
 
 /// Entries below which a map is not swept: so few take little. Accounts are some ten kilobytes then, counts of calls some
 /// hundred.
-pub(crate) const UNSWEPT: usize = 64;
+pub(crate) const SWEEP_THRESHOLD: usize = 64;
 
-/// The map.
-pub(crate) struct Swept<K, T> {
+/// A map that drops idle entries when it has doubled since the last time. Read without a lock.
+pub(crate) struct SweptMap<K, T> {
     entries: HashMap<K, Arc<T>>,
     /// Entries at which it is swept next.
     sweep_at: AtomicUsize,
 }
 
-impl<K, T> Default for Swept<K, T> {
+impl<K, T> Default for SweptMap<K, T> {
     fn default() -> Self {
-        Self { entries: HashMap::new(), sweep_at: AtomicUsize::new(UNSWEPT) }
+        Self { entries: HashMap::new(), sweep_at: AtomicUsize::new(SWEEP_THRESHOLD) }
     }
 }
 
-impl<K, T> fmt::Debug for Swept<K, T> {
+impl<K, T> fmt::Debug for SweptMap<K, T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Swept").finish_non_exhaustive()
+        f.debug_struct("SweptMap").finish_non_exhaustive()
     }
 }
 
-impl<K, T> Swept<K, T>
+impl<K, T> SweptMap<K, T>
 where
     K: Clone + Eq + Hash + Send + Sync + 'static,
     T: Send + Sync + 'static,
@@ -54,7 +54,7 @@ where
         let (before, sweep_at) = (entries.len(), self.sweep_at.load(Relaxed));
         if before >= sweep_at && self.sweep_at.compare_exchange(sweep_at, usize::MAX, Relaxed, Relaxed).is_ok() {
             entries.retain(|key, entry| !is_idle(key, entry));
-            self.sweep_at.store(entries.len().saturating_mul(2).max(UNSWEPT), Relaxed);
+            self.sweep_at.store(entries.len().saturating_mul(2).max(SWEEP_THRESHOLD), Relaxed);
         }
         Arc::clone(entries.get_or_insert_with(key.clone(), make))
     }
@@ -74,7 +74,7 @@ where
         self.entries.pin().values().cloned().collect()
     }
 
-    /// The number of entries.
+    /// The number of entries, idle ones that were not swept yet included.
     #[cfg(test)]
     pub(crate) fn len(&self) -> usize {
         self.entries.len()

@@ -1,4 +1,4 @@
-//! Messages on their way: one queue, by time; messages due at the same time go in the order of posting.
+//! Scheduled events: one queue, by time; events due at the same time go in the order in which they were scheduled.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -12,9 +12,9 @@ use crate::{
     stream::{End, Message, StreamId},
 };
 
-/// Something on its way.
+/// Event of the simulation: a message that arrives, or a wait that ends.
 #[derive(Debug, Clone)]
-pub(crate) enum Post {
+pub(crate) enum SimEvent {
     /// Over a stream.
     Message { stream: StreamId, message: Message },
     /// One end of a stream looks whether the other is still there.
@@ -30,19 +30,19 @@ pub(crate) enum Post {
     /// A worker's machine got something done.
     Done { worker: WorkerId, start: u64, event: berth_worker::Event },
     /// A controller's message arrives at the store.
-    Asked { from: WorkerId, start: u64, epoch: u64, ask: Arc<Ask> },
+    StoreRequest { from: WorkerId, start: u64, epoch: u64, ask: Arc<Ask> },
     /// The store's answer arrives.
-    Told { to: WorkerId, start: u64, epoch: u64, answer: Stored },
+    StoreReply { to: WorkerId, start: u64, epoch: u64, answer: Stored },
     /// The store tells a controller what changed up to `rev`.
     Watched { to: WorkerId, start: u64, rev: u64 },
     /// The members come to think this of a node.
     Health { observer: WorkerId, of: WorkerId, health: Health, news: u64 },
     /// A forwarded request arrives at a worker.
-    Hop { request: RequestId, attempt: Attempt, worker: WorkerId, revision: RevisionId },
+    RequestArrives { request: RequestId, attempt: Attempt, worker: WorkerId, revision: RevisionId },
     /// A worker has run a request.
-    Ran { request: RequestId, attempt: Attempt, worker: WorkerId, start: u64, revision: RevisionId },
+    RequestRan { request: RequestId, attempt: Attempt, worker: WorkerId, start: u64, revision: RevisionId },
     /// The answer arrives at the gateway.
-    Back { request: RequestId, attempt: Attempt, worker: WorkerId, answer: Answer },
+    AnswerArrives { request: RequestId, attempt: Attempt, worker: WorkerId, answer: Answer },
     /// A gateway gives up on an attempt that nothing came of.
     Silent { request: RequestId, attempt: Attempt },
     /// A client's patience ends.
@@ -70,39 +70,39 @@ pub(crate) enum Ask {
     Measure(Digest, ByteSize),
 }
 
-impl Post {
+impl SimEvent {
     /// The node that has to be awake for it.
     pub(crate) fn wakes(&self) -> Option<&WorkerId> {
         match self {
             Self::Seek { node, .. } | Self::Declined { node, .. } | Self::Done { worker: node, .. } => Some(node),
-            Self::Dial { to, .. } | Self::Told { to, .. } | Self::Watched { to, .. } => Some(to),
-            Self::Hop { worker, .. } | Self::Ran { worker, .. } => Some(worker),
+            Self::Dial { to, .. } | Self::StoreReply { to, .. } | Self::Watched { to, .. } => Some(to),
+            Self::RequestArrives { worker, .. } | Self::RequestRan { worker, .. } => Some(worker),
             Self::Health { observer, .. } => Some(observer),
             _ => None,
         }
     }
 }
 
-/// The queue.
+/// Events by the time at which they are due.
 #[derive(Debug, Default)]
-pub(crate) struct Queue {
-    posts: BTreeMap<(Time, u64), Post>,
-    posted: u64,
+pub(crate) struct EventQueue {
+    events: BTreeMap<(Time, u64), SimEvent>,
+    scheduled: u64,
 }
 
-impl Queue {
-    pub(crate) fn send(&mut self, at: Time, post: Post) {
-        self.posted += 1;
-        self.posts.insert((at, self.posted), post);
+impl EventQueue {
+    pub(crate) fn send(&mut self, at: Time, event: SimEvent) {
+        self.scheduled += 1;
+        self.events.insert((at, self.scheduled), event);
     }
 
-    /// When the next one arrives.
+    /// When the next one is due.
     pub(crate) fn next(&self) -> Option<Time> {
-        self.posts.first_key_value().map(|((at, _), _)| *at)
+        self.events.first_key_value().map(|((at, _), _)| *at)
     }
 
     /// The next one that is due.
-    pub(crate) fn take(&mut self, now: Time) -> Option<Post> {
-        self.posts.first_entry().filter(|entry| entry.key().0 <= now).map(|entry| entry.remove())
+    pub(crate) fn take(&mut self, now: Time) -> Option<SimEvent> {
+        self.events.first_entry().filter(|entry| entry.key().0 <= now).map(|entry| entry.remove())
     }
 }

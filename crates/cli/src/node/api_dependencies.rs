@@ -7,7 +7,9 @@ use std::{
 };
 
 use berth_audit::AuditLog;
-use berth_control::api::{Beside, Issuing, LeaderSource, MembersSource, Seams, log::LogSource, top::ModelCounters};
+use berth_control::api::{
+    ApiDependencies, Beside, Issuing, LeaderSource, MembersSource, log::LogSource, top::ModelCounters,
+};
 use berth_wire::access::Access;
 use prometheus_client::{encoding::text::encode, registry::Registry};
 
@@ -20,7 +22,7 @@ pub(super) type Parts = (Option<String>, Beside, Option<LogSource>);
 /// Tokens, the file of the first one, and the audit log.
 pub(super) type Admitting = (Arc<Access>, Option<PathBuf>, AuditLog);
 
-/// The seams over one registry and one gateway.
+/// The dependencies over one registry and one gateway.
 pub(super) fn of(
     registry: Arc<Mutex<Registry>>,
     (gateway, scheme): (berth_mesh::Handle, &str),
@@ -28,9 +30,9 @@ pub(super) fn of(
     leader: LeaderSource,
     ((rules, beside, logs), (access, admin_token, audit)): (Parts, Admitting),
     issuing: Option<Arc<Issuing>>,
-) -> Result<Seams, Failure> {
+) -> Result<ApiDependencies, Failure> {
     let trial = trial::source(gateway.local_addr(), scheme, &access)?;
-    Ok(Seams {
+    Ok(ApiDependencies {
         metrics: Arc::new(move || metrics(&registry)),
         top: Arc::new(move |each| gateway.each_used(|row| each(counters(&row)))),
         version: env!("CARGO_PKG_VERSION").to_owned(),

@@ -7,21 +7,21 @@ use std::{
 
 use berth_spec::{Demand, DeploymentName, RevisionId, Route, RouteChange, Time, WorkerId, routes::OnMiss};
 
-use crate::{chance::Chance, request::RequestId};
+use crate::{request::RequestId, rng::Rng};
 
 /// The interval at which use is reported that nobody waits for.
 pub(crate) const FLUSH: Duration = Duration::from_secs(1);
 
-/// A gateway.
+/// A gateway's routes, and the requests that it has parked or forwarded.
 #[derive(Debug, Default)]
-pub struct Gate {
-    /// The region that it is in.
+pub struct Gateway {
+    /// The region whose workers it prefers; `None`: it prefers none.
     pub region: Option<String>,
     pub(crate) routes: BTreeMap<DeploymentName, Route>,
     pub(crate) parked: BTreeMap<DeploymentName, BTreeSet<RequestId>>,
     /// Requests that were forwarded, by where to.
     pub(crate) flying: BTreeMap<WorkerId, BTreeSet<RequestId>>,
-    /// The number of them for each deployment.
+    /// The number of forwarded requests for each deployment.
     in_flight: BTreeMap<DeploymentName, u32>,
     /// Workers that the members say are gone.
     pub(crate) gone: BTreeSet<WorkerId>,
@@ -30,23 +30,23 @@ pub struct Gate {
     pub(crate) flush_at: Option<Time>,
 }
 
-/// The destination of a request.
+/// Decision about a request: its destination, or its end.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Way {
-    /// There.
-    To { worker: WorkerId, revision: RevisionId, version: String },
+pub(crate) enum RoutingDecision {
+    /// Forwarded to this worker, by the name of this version.
+    Forward { worker: WorkerId, revision: RevisionId, version: String },
     /// Waits at its gateway.
     Park,
     /// Back to the client, with the reason and what the route says.
     Refuse(&'static str, String),
 }
 
-impl Gate {
+impl Gateway {
     pub(crate) fn new(region: Option<String>) -> Self {
         Self { region, ..Self::default() }
     }
 
-    /// The route of a deployment.
+    /// The route of a deployment; `None`: the leader has told none.
     #[must_use]
     pub fn route(&self, name: &DeploymentName) -> Option<&Route> {
         self.routes.get(name)
@@ -71,14 +71,14 @@ impl Gate {
 
     /// The target of a request for a deployment that these workers did not answer. Of two ready ones, picked by chance, the
     /// one with fewer requests; those of its own region before others.
-    pub(crate) fn way(
+    pub(crate) fn choose(
         &self,
         name: &DeploymentName,
         tried: &[WorkerId],
         near: impl Fn(&WorkerId) -> bool,
-        chance: &mut Chance,
-    ) -> Way {
-        let Some(route) = self.routes.get(name) else { return Way::Refuse("not_found", String::new()) };
+        rng: &mut Rng,
+    ) -> RoutingDecision {
+        let Some(route) = self.routes.get(name) else { return RoutingDecision::Refuse("not_found", String::new()) };
         let version = route.split.first().and_then(|(revision, _)| {
             route.versions.iter().find(|version| version.revision == *revision && !version.ready.is_empty())
         });
@@ -89,19 +89,23 @@ impl Gate {
                 ready.retain(|worker| near(worker));
             }
             if ready.is_empty() {
-                return Way::Park;
+                return RoutingDecision::Park;
             }
             let load = |worker: &&WorkerId| self.flying.get(*worker).map_or(0, BTreeSet::len);
-            let (one, other) = (*chance.of(&ready), *chance.of(&ready));
+            let (one, other) = (*rng.of(&ready), *rng.of(&ready));
             let worker = if load(&other) < load(&one) { other } else { one }.clone();
-            return Way::To { worker, revision: version.revision.clone(), version: version.name.clone() };
+            return RoutingDecision::Forward {
+                worker,
+                revision: version.revision.clone(),
+                version: version.name.clone(),
+            };
         }
         match &route.on_miss {
-            OnMiss::Park => Way::Park,
-            OnMiss::NoCapacity { message, .. } => Way::Refuse("no_capacity", message.clone()),
-            OnMiss::Failed { message, .. } => Way::Refuse("load_failed", message.clone()),
-            OnMiss::ScaledDown => Way::Refuse("scaled_down", String::new()),
-            OnMiss::Restarting { message, .. } => Way::Refuse("unavailable", message.clone()),
+            OnMiss::Park => RoutingDecision::Park,
+            OnMiss::NoCapacity { message, .. } => RoutingDecision::Refuse("no_capacity", message.clone()),
+            OnMiss::Failed { message, .. } => RoutingDecision::Refuse("load_failed", message.clone()),
+            OnMiss::ScaledDown => RoutingDecision::Refuse("scaled_down", String::new()),
+            OnMiss::Restarting { message, .. } => RoutingDecision::Refuse("unavailable", message.clone()),
         }
     }
 

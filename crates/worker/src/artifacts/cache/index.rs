@@ -1,4 +1,4 @@
-//! The stock of the cache: sizes, pins, and the order of eviction. Looks at the disk only at the start and when a
+//! The index of the cache: sizes, pins, and the order of eviction. Looks at the disk only at the start and when a
 //! download ends.
 
 use std::{
@@ -19,9 +19,9 @@ use crate::artifacts::partial;
 /// The time that a broken download is kept for the next attempt: a long weekend, and then it gives up its disk space.
 const PARTIAL_LIFE: Duration = Duration::from_secs(7 * 24 * 3600);
 
-/// The stock.
+/// The files and leftovers in the cache's folder, and the bytes that they and downloads under way take.
 #[derive(Default)]
-pub(super) struct Stock {
+pub(super) struct CacheIndex {
     pub(super) files: BTreeMap<Digest, CachedFile>,
     /// Bytes of `files`.
     pub(super) stored: u64,
@@ -31,7 +31,7 @@ pub(super) struct Stock {
     pub(super) reserved: u64,
 }
 
-impl Stock {
+impl CacheIndex {
     /// Takes in what broken downloads left in `dir`. What is none of ours stays where it is and is not counted, here
     /// and below.
     pub(super) fn find_left(&mut self, dir: &Path) -> io::Result<()> {
@@ -74,31 +74,31 @@ impl Stock {
     }
 
     /// Takes out what is worth least: broken downloads, then what was not used for longest.
-    pub(super) fn evict(&mut self) -> Option<Evicted> {
+    pub(super) fn evict(&mut self) -> Option<Eviction> {
         if let Some(key) = self.broken.iter().min_by_key(|(_, left)| left.since).map(|(key, _)| key.clone()) {
             self.broken.remove(&key);
-            return Some(Evicted::Partial(key));
+            return Some(Eviction::Partial(key));
         }
         let unpinned = self.files.iter().filter(|(_, entry)| !entry.pinned());
         let digest = unpinned.min_by_key(|(_, entry)| entry.used).map(|(digest, _)| *digest)?;
         self.stored -= self.files.remove(&digest).map_or(0, |entry| entry.size);
-        Some(Evicted::File(digest))
+        Some(Eviction::File(digest))
     }
 }
 
-/// A broken download.
+/// The leftover of a download that broke off: its bytes on disk, and the time of its last write.
 pub(super) struct BrokenDownload {
     pub(super) size: u64,
     since: SystemTime,
 }
 
 /// A removal from the disk.
-pub(super) enum Evicted {
+pub(super) enum Eviction {
     Partial(String),
     File(Digest),
 }
 
-/// The file of an artifact.
+/// The file of an artifact: its bytes, and the time of its last use, by which files are evicted.
 pub(super) struct CachedFile {
     pub(super) size: u64,
     pub(super) used: SystemTime,
