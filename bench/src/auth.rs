@@ -167,7 +167,7 @@ impl Scenario {
     /// Its connections are kept: the processor's time counts once all are open.
     async fn round(&self, callers: usize, seconds: u64) -> Result<Seen> {
         let request = Request::Http(self.request.clone());
-        let load = load::run_over((self.address, self.tls.clone()), &request, callers, seconds);
+        let load = load::run_over(self.address, self.tls.clone(), &request, callers, seconds);
         let before = async {
             tokio::time::sleep(load::WARM_UP).await;
             self.server.processor()
@@ -183,7 +183,7 @@ impl Scenario {
     async fn answers(&self) -> Result<()> {
         let end = Instant::now() + START;
         loop {
-            let answer = load::once((self.address, self.tls.clone()), &self.request).await;
+            let answer = load::once(self.address, self.tls.clone(), &self.request).await;
             match answer {
                 Ok((200, _)) => return Ok(()),
                 answer => ensure!(Instant::now() < end, "{}: {answer:?}", self.mode),

@@ -162,7 +162,7 @@ async fn register(api: SocketAddr, range: std::ops::Range<usize>) -> Result<()> 
 /// The sum of a metric's samples.
 async fn metric(api: SocketAddr, name: &str) -> Result<f64> {
     let request = b"GET /metrics HTTP/1.1\r\nhost: 127.0.0.1\r\nconnection: close\r\n\r\n";
-    let (status, text) = once((api, None), request).await?;
+    let (status, text) = once(api, None, request).await?;
     anyhow::ensure!(status == 200, "metrics: {status}");
     let text = std::str::from_utf8(&text)?;
     let samples = text.lines().filter(|line| line.strip_prefix(name).is_some_and(|rest| rest.starts_with([' ', '{'])));

@@ -81,8 +81,8 @@ async fn proxies(arguments: &Arguments, behind: SocketAddr) -> Result<Vec<(Socke
     let duties = format!("breaker: {{failures: 5, openFor: 1s}}, retry: {{attempts: 2, paths: {PATHS}}}");
     let logs = |files: &Path| format!("{duties}, log: {{to: {{file: '{}'}}}}", files.join("requests.jsonl").display());
     let mut all = vec![bare(behind).await?];
-    all.push(start(&arguments.berth, behind, (EXECUTOR, |_: &Path| duties.clone())).await?);
-    all.push(start(&arguments.berth, behind, (EXECUTOR_LOGS, logs)).await?);
+    all.push(start(&arguments.berth, behind, EXECUTOR, |_| duties.clone()).await?);
+    all.push(start(&arguments.berth, behind, EXECUTOR_LOGS, logs).await?);
     if let Some(bin) = arguments.envoy.as_deref() {
         all.push(envoy(bin, behind, ENVOY).await?);
         all.push(envoy(bin, behind, ENVOY_LOGS).await?);
@@ -103,7 +103,8 @@ async fn bare(behind: SocketAddr) -> Result<(SocketAddr, Server)> {
 pub(crate) async fn start(
     berth: &Path,
     behind: SocketAddr,
-    (name, settings): (&'static str, impl FnOnce(&Path) -> String),
+    name: &'static str,
+    settings: impl FnOnce(&Path) -> String,
 ) -> Result<(SocketAddr, Server)> {
     let (address, admin, files) = (free()?, free()?, scratch(name)?);
     let (file, settings) = (files.join("executor.yaml"), settings(&files));

@@ -54,7 +54,7 @@ pub(crate) struct Tls {
 }
 
 /// One request over a connection of its own.
-pub(crate) async fn once((address, tls): (SocketAddr, Option<Tls>), request: &[u8]) -> Result<(u16, Bytes)> {
+pub(crate) async fn once(address: SocketAddr, tls: Option<Tls>, request: &[u8]) -> Result<(u16, Bytes)> {
     match tls {
         None => HttpConnection::open(address).await?.call(request).await,
         Some(tls) => {
@@ -66,7 +66,8 @@ pub(crate) async fn once((address, tls): (SocketAddr, Option<Tls>), request: &[u
 
 /// Runs the load over HTTP/1.1, encrypted or not.
 pub(crate) async fn run_over(
-    (address, tls): (SocketAddr, Option<Tls>),
+    address: SocketAddr,
+    tls: Option<Tls>,
     request: &Request,
     concurrency: usize,
     seconds: u64,

@@ -98,11 +98,11 @@ pub(crate) async fn measure(arguments: &Arguments) -> Result<Overload> {
     let figures = load::run(http, &Request::Http(plain.clone()), CALLERS, arguments.seconds).await?;
     let run = load::run(http, &Request::Http(plain.clone()), 1, arguments.seconds).await?.p50;
     eprintln!("capacity {:.0}/s, a run {run:?} ({turns} turns)", figures.per_second);
-    let envoy = |(address, speaks)| {
+    let envoy = |address, speaks| {
         let bin = arguments.envoy.as_deref();
-        bin.map(|bin| hop::envoy(bin, (address, speaks), Some(BREAKER))).transpose()
+        bin.map(|bin| hop::envoy(bin, address, speaks, Some(BREAKER))).transpose()
     };
-    let proxy = envoy((http, Speaks::Http2))?;
+    let proxy = envoy(http, Speaks::Http2)?;
     let mut ways = vec![("Berth", http, plain.clone()), ("Berth, maxWait 5ms", http, short)];
     if let Some((address, _)) = &proxy {
         answers(*address, &plain).await?;
@@ -114,7 +114,7 @@ pub(crate) async fn measure(arguments: &Arguments) -> Result<Overload> {
     };
     let behind = triton.as_ref().and_then(|triton| triton.http);
     let guarded = match behind {
-        Some(triton) => envoy((triton, Speaks::Http1))?,
+        Some(triton) => envoy(triton, Speaks::Http1)?,
         None => None,
     };
     if let Some(triton) = behind {
@@ -131,7 +131,7 @@ pub(crate) async fn measure(arguments: &Arguments) -> Result<Overload> {
     for percent in [80, 200] {
         for (way, address, request) in &ways {
             let rate = figures.per_second * f64::from(percent) / 100.0;
-            let row = storm((way, percent), *address, request, (rate, arguments.seconds)).await?;
+            let row = storm(way, percent, *address, request, rate, arguments.seconds).await?;
             eprintln!(
                 "{way:32} {percent:>3} %: admitted {:.0}/s p99 {:?}, refused {:.0}/s p99 {:?} {:?}",
                 row.admitted.per_second, row.admitted.p99, row.refused.per_second, row.refused.p99, row.reasons
@@ -220,10 +220,12 @@ struct Seen {
 
 /// Sends requests at a rate for so many seconds, after a while of which nothing is counted.
 async fn storm(
-    (way, percent): (&'static str, u32),
+    way: &'static str,
+    percent: u32,
     address: SocketAddr,
     request: &Bytes,
-    (rate, seconds): (f64, u64),
+    rate: f64,
+    seconds: u64,
 ) -> Result<Row> {
     let seen = Rc::new(RefCell::new(Seen {
         admitted: Histogram::new_with_max(MAX_LATENCY_NANOS, 3)?,

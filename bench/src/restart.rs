@@ -6,7 +6,6 @@
 
 use std::{
     net::{Ipv4Addr, SocketAddr},
-    path::Path,
     sync::{
         Arc, OnceLock,
         atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
@@ -72,7 +71,7 @@ pub(crate) async fn measure(arguments: &Arguments) -> Result<Restart> {
     let settings =
         "retry: {attempts: 10, paths: ['/v2/models/{model}/infer']}, connectTimeout: 30s, health: {every: 200ms}";
     let (address, mut executor) =
-        executor::start(&arguments.berth, behind, (executor::EXECUTOR, |_: &Path| settings.to_owned())).await?;
+        executor::start(&arguments.berth, behind, executor::EXECUTOR, |_| settings.to_owned()).await?;
     let (counts, mut callers, started) = (Arc::new(Counts::default()), JoinSet::new(), Instant::now());
     for _ in 0..CALLERS {
         callers.spawn(caller(address, Arc::clone(&counts)));

@@ -5,7 +5,7 @@ use std::{sync::LazyLock, time::Duration};
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use berth_peer::{
     joining::JoinRequest,
-    pki::{Authority, NodeCertificate},
+    pki::{Authority, NodeCertificate, NodeSubject},
 };
 use berth_spec::{Roles, WorkerId};
 use rustls::pki_types::{CertificateDer, pem::PemObject as _};
@@ -39,7 +39,8 @@ pub(crate) fn join(data: &[u8]) {
 }
 
 fn signed(node: &WorkerId, request: &str) {
-    match AUTHORITY.sign(request, (node, ROLES, &[]), Duration::from_hours(1), 0) {
+    let subject = NodeSubject { name: node, roles: ROLES, hosts: &[] };
+    match AUTHORITY.sign(request, subject, Duration::from_hours(1), 0) {
         Ok(pem) => {
             let certificate = CertificateDer::from_pem_slice(pem.as_bytes()).expect("PEM");
             let certificate = NodeCertificate::read(&certificate).expect("it names a node");

@@ -23,6 +23,7 @@ import pytest
 from harness.azure import Azure, Site
 from harness.examples import EXAMPLES
 from harness.functions import BUILD, WORDS, Etcd, archive, archive_of, ask, at_endpoint, function
+from harness.npm import installed
 from harness.ports import free_port
 from harness.processes import BERTH, Process
 from harness.server import Berth
@@ -54,8 +55,9 @@ def classifier(tmp_path_factory) -> str:
     folder = tmp_path_factory.mktemp("classifier")
     training = folder / "training"
     shutil.copytree(CODE / "pixels-tfjs", training)
-    for command in (["npm", "install", "--no-audit", "--no-fund"], ["node", "train.mjs"]):
-        subprocess.run(command, cwd=training, check=True, capture_output=True, timeout=BUILD)
+    packages = json.loads((training / "package.json").read_text())["dependencies"]
+    (training / "node_modules").symlink_to(installed(packages))
+    subprocess.run(["node", "train.mjs"], cwd=training, check=True, capture_output=True, timeout=BUILD)
     return archive_of(folder, "js.zip", CODE / "pixels-tfjs", **{"model.js": (training / "model.js").read_bytes()})
 
 
@@ -430,12 +432,10 @@ def test_a_followed_log_repeats_and_loses_nothing(functions, etcd, tmp_path):
 def azurite(tmp_path_factory):
     """Microsoft's server of Azure Blob Storage for developers; the account and its key are fixed."""
     folder = tmp_path_factory.mktemp("azurite")
-    install = ["npm", "install", "--prefix", str(folder), "--no-audit", "--no-fund", "azurite@3.35.0"]
-    subprocess.run(install, check=True, capture_output=True, timeout=BUILD)
     server, port = Process("azurite", folder), free_port()
     server.spawn(
-        str(folder / "node_modules/.bin/azurite-blob"), "--blobHost", "127.0.0.1", "--blobPort", str(port), "--location", str(folder / "data"),
-        "--skipApiVersionCheck", "--disableTelemetry",
+        str(installed({"azurite": "3.35.0"}) / ".bin/azurite-blob"), "--blobHost", "127.0.0.1", "--blobPort", str(port),
+        "--location", str(folder / "data"), "--skipApiVersionCheck", "--disableTelemetry",
     )  # fmt: skip
     until("Azurite", lambda: "successfully listens" in server.logged())
     yield f"http://127.0.0.1:{port}"

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import yaml
 
+from harness.documents import document
 from harness.processes import BERTH
 from harness.waiting import PATIENCE
 
@@ -51,7 +52,7 @@ class Repository:
         place.write_text(content if isinstance(content, str) else yaml.safe_dump(content, sort_keys=False))
 
     def read(self, path: str) -> dict:
-        return yaml.safe_load((self.work / path).read_text())
+        return document((self.work / path).read_text())
 
     def commit(self, message: str, tag: str | None = None) -> str:
         git(self.work, "add", "--all")
@@ -67,7 +68,7 @@ class Repository:
     def shown(self, branch: str, path: str) -> dict | None:
         """A document on a branch of the bare repository; `None`: it is not there."""
         done = git(self.bare, "show", f"{branch}:{path}", check=False)
-        return yaml.safe_load(done.stdout) if done.returncode == 0 else None
+        return document(done.stdout) if done.returncode == 0 else None
 
     def listed(self, branch: str, folder: str) -> list[str]:
         done = git(self.bare, "ls-tree", "-r", "--name-only", branch, folder, check=False)

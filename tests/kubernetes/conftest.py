@@ -8,9 +8,9 @@ import urllib.error
 import urllib.request
 
 import pytest
-import yaml
 from control_plane import OPERATOR, REGISTRATION, ControlPlane
 from pools import install_pools, remove_pools
+from harness.documents import documents
 from harness.ports import free_port
 from harness.processes import BERTH, Process
 from harness.waiting import until
@@ -93,7 +93,7 @@ def webhook(plane):
     def register(operator: Operator, failure: str = "ignore") -> None:
         words = ["operator", "manifests", "--image", IMAGE, "--webhook-failure", failure]
         printed = subprocess.run([BERTH, *words], check=True, capture_output=True, text=True).stdout
-        registration = next(one for one in yaml.safe_load_all(printed) if one["kind"] == "ValidatingWebhookConfiguration")
+        registration = next(one for one in documents(printed) if one["kind"] == "ValidatingWebhookConfiguration")
         registration["webhooks"][0]["clientConfig"] = {"url": f"https://127.0.0.1:{operator.webhook_port}/admit"}
         plane.apply(registration)
         until("the certificate", lambda: trusted(plane))
@@ -125,9 +125,10 @@ def trusted(plane: ControlPlane) -> int:
     return base64.b64decode(client.get("caBundle", "")).count(b"BEGIN CERTIFICATE")
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def pools(plane):
-    """The custom resources of pools and of routes, as small as an operator needs them. They go with the test."""
+    """The custom resources of pools and of routes, as small as an operator needs them. They go with the tests of a file: with each definition
+    that comes or goes the API server describes all of its API anew, which takes a second."""
     install_pools(plane)
     yield
     remove_pools(plane)

@@ -6,9 +6,9 @@ import json
 import subprocess
 
 import pytest
-import yaml
 from control_plane import COLLECTIONS, FLEET, place
 from fleet import Fleet, alpha, at, service
+from harness.documents import documents
 from harness.examples import IRIS
 from harness.processes import BERTH
 from harness.waiting import until
@@ -118,10 +118,10 @@ def test_several_nodes_are_taken_by_the_api_server(plane, kserve, tmp_path):
     words = ["--name", "cluster", "--image", "x", "--nodes", "3", "--store", "etcds://etcd:2379", "--store-secret", "etcd-client"]
     said = printed("fleet", *words, "--authority-secret", "fleet-ca", "--ca", str(tmp_path / "pki" / "ca.pem"))
     # An API server of 1.20 has no PodDisruptionBudget of policy/v1.
-    documents = [one for one in yaml.safe_load_all(said) if one["kind"] != "PodDisruptionBudget"]
-    plane.kubectl_apply(*documents)
+    taken = [one for one in documents(said) if one["kind"] != "PodDisruptionBudget"]
+    plane.kubectl_apply(*taken)
     try:
-        sets = {one["metadata"]["name"]: one["spec"] for one in documents if one["kind"] == "StatefulSet"}
+        sets = {one["metadata"]["name"]: one["spec"] for one in taken if one["kind"] == "StatefulSet"}
         pods = {}
         for name, pods_of_set, found_by in [("cluster", 3, "cluster-nodes"), ("cluster-controllers", 2, "cluster-controllers")]:
             stored = plane.get("statefulset", "berth", name)["spec"]
@@ -142,7 +142,7 @@ def test_several_nodes_are_taken_by_the_api_server(plane, kserve, tmp_path):
         assert nodes["automountServiceAccountToken"] is False and nodes["serviceAccountName"] == "cluster-nodes"
         assert plane.get("service", "berth", "cluster-nodes")["spec"]["clusterIP"] == "None"
     finally:
-        plane.kubectl("delete", "-f", "-", text=json.dumps({"apiVersion": "v1", "kind": "List", "items": documents}))
+        plane.kubectl("delete", "-f", "-", text=json.dumps({"apiVersion": "v1", "kind": "List", "items": taken}))
     missing = subprocess.run([BERTH, "operator", "fleet", "--image", "x", "--nodes", "3"], capture_output=True, text=True)
     assert missing.returncode != 0 and "--store" in missing.stderr and "--ca" in missing.stderr, missing.stderr
 

@@ -9,8 +9,8 @@ import subprocess
 from pathlib import Path
 
 import pytest
-import yaml
 from control_plane import FLEET, ControlPlane
+from harness.documents import documents
 from harness.ports import free_port
 from harness.processes import BERTH, Process
 from harness.waiting import PATIENCE, until
@@ -101,7 +101,7 @@ def rights(plane, pki):
     """What `berth operator fleet` prints, without what an API server of 1.20 has not."""
     words = ["--image", "x", "--nodes", "3", "--store", "etcds://etcd:2379", "--authority-secret", "fleet-ca", "--ca", str(pki / "ca.pem")]
     printed = subprocess.run([BERTH, "operator", "fleet", *words], check=True, capture_output=True, text=True).stdout
-    objects = [one for one in yaml.safe_load_all(printed) if one["kind"] != "PodDisruptionBudget"]
+    objects = [one for one in documents(printed) if one["kind"] != "PodDisruptionBudget"]
     plane.kubectl_apply(*objects)
     yield objects
     plane.kubectl("delete", "-f", "-", text=json.dumps({"apiVersion": "v1", "kind": "List", "items": objects}))

@@ -9,9 +9,9 @@ import sys
 from pathlib import Path
 
 import pytest
-import yaml
 from conftest import DEFINITIONS, Operator, trusted
 from control_plane import ControlPlane
+from harness.documents import documents
 from harness.processes import BERTH
 from harness.waiting import until
 from models import clops
@@ -67,15 +67,10 @@ def empty(tmp_path_factory):
         plane.stop()
 
 
-def objects(text: str) -> list[dict]:
-    """Those of a text. The parser in C takes a tenth of the time."""
-    return [one for one in yaml.load_all(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)) if one]
-
-
 def manifests(*words: str) -> list[dict]:
     """What the command prints. Helm makes the namespace itself."""
     done = subprocess.run([BERTH, "operator", "manifests", *words], check=True, capture_output=True, text=True)
-    return [one for one in objects(done.stdout) if one["kind"] != "Namespace"]
+    return [one for one in documents(done.stdout) if one["kind"] != "Namespace"]
 
 
 def by_name(found: list[dict]) -> dict[tuple, dict]:
@@ -93,7 +88,7 @@ def by_name(found: list[dict]) -> dict[tuple, dict]:
 @pytest.mark.parametrize(("version", "values", "words"), [("1.30.0", {}, ["--cel"]), *(("1.20.2", *one) for one in SETTINGS)])
 def test_helm_makes_what_the_command_prints(helm, version, values, words):
     made = helm("template", "berth-operator", str(CHART), "--namespace", "berth", "--kube-version", version, values={"image": IMAGE} | values)
-    assert by_name(objects(made)) == by_name(manifests("--image", IMAGE, *words))
+    assert by_name(documents(made)) == by_name(manifests("--image", IMAGE, *words))
 
 
 def test_helm_finds_no_mistake_and_refuses_values_that_cannot_be(helm):
@@ -114,7 +109,7 @@ def test_a_release_is_installed_upgraded_rolled_back_and_removed(helm, empty, tm
         printed = manifests(*words)
         # kubectl fails where it finds a difference.
         plane.kubectl("diff", "-f", "-", text=json.dumps({"apiVersion": "v1", "kind": "List", "items": printed}))
-        assert by_name(objects(helm("get", "manifest", "berth-operator"))).keys() == by_name(printed).keys()
+        assert by_name(documents(helm("get", "manifest", "berth-operator"))).keys() == by_name(printed).keys()
 
     def certificates() -> list[str]:
         definitions = [plane.get("crd", name=name)["spec"]["conversion"]["webhook"]["clientConfig"].get("caBundle") for name in DEFINITIONS]

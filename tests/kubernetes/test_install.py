@@ -7,9 +7,9 @@ import shutil
 import subprocess
 from pathlib import Path
 
-import yaml
 from conftest import DEFINITIONS, IMAGE, Operator
 from control_plane import OPERATOR
+from harness.documents import documents
 from harness.processes import BERTH
 from harness.waiting import until
 from models import NO_CONTROLLER, REDIS, asynchronous, clops, condition, exists, pods_are_ready
@@ -32,7 +32,7 @@ NEWER = {("poddisruptionbudgets", verb) for verb in ("get", "list", "watch", "cr
 
 def manifests(*words: str) -> list[dict]:
     done = subprocess.run([BERTH, "operator", "manifests", *words], check=True, capture_output=True, text=True)
-    return list(yaml.safe_load_all(done.stdout))
+    return documents(done.stdout)
 
 
 def converter(plane, definition: str) -> dict:
@@ -188,7 +188,7 @@ def test_the_base_with_an_image_is_what_the_command_prints(tmp_path):
     def by_name(objects):
         return {(one["kind"], one["metadata"]["name"]): one for one in objects}
 
-    assert by_name(yaml.safe_load_all(built.stdout)) == by_name(manifests("--image", "registry.example/berth:1"))
+    assert by_name(documents(built.stdout)) == by_name(manifests("--image", "registry.example/berth:1"))
 
 
 def test_policies_say_who_may_connect(plane, namespace):

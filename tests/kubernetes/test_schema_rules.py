@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
-import yaml
+from harness.documents import documents
 
 HERE = Path(__file__).parent
 CHART = HERE.parents[1] / "packaging/kubernetes/chart/templates/custom-resources.yaml"
@@ -32,7 +32,7 @@ def program():
 def definitions() -> list[dict]:
     """Those of the chart, as Helm makes them for a cluster that knows rules."""
     lines = [line for line in CHART.read_text().splitlines() if not line.startswith("{{-")]
-    return list(yaml.safe_load_all(re.sub(r"{{.*?}}", "berth", "\n".join(lines))))
+    return documents(re.sub(r"{{.*?}}", "berth", "\n".join(lines)))
 
 
 def container(*ports: dict) -> dict:

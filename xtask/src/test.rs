@@ -100,8 +100,8 @@ impl Options {
             (self.gitops, suites::GITOPS),
             (self.cluster, suites::CLUSTER),
             (self.e2e, suites::E2E),
-            (self.packages, suites::PACKAGES),
             (self.attack, suites::ATTACK),
+            (self.packages, suites::PACKAGES),
             (self.docs, suites::DOCS),
             (self.python, suites::PYTHON),
         ];
@@ -230,7 +230,7 @@ impl Run<'_> {
         }
         // Without a choice the arguments are cargo's.
         let rest = if self.options.all() { &[] } else { self.options.rest.as_slice() };
-        self.keep(suites::run(&self.stages, name, self.workspace, (suite, tools), rest));
+        self.keep(suites::run(&self.stages, name, self.workspace, suite, tools, rest));
     }
 
     fn rust<'scope>(&'scope self, scope: &'scope Scope<'scope, '_>, tools: Option<Arc<Tools>>) {

@@ -48,7 +48,7 @@ pub(crate) async fn measure(arguments: &Arguments) -> Result<Vec<Row>> {
     let mut ways = vec![(DIRECT, worker), (BERTH, gateway)];
     let (bare, _bare) = proxy(worker, THREADS)?;
     ways.push((BARE, bare));
-    let envoy = arguments.envoy.as_deref().map(|bin| envoy(bin, (worker, Speaks::Http2), None)).transpose()?;
+    let envoy = arguments.envoy.as_deref().map(|bin| envoy(bin, worker, Speaks::Http2, None)).transpose()?;
     ways.extend(envoy.iter().map(|(address, _)| (ENVOY, *address)));
     for (way, address) in &ways {
         until(way, || async { Ok(load::run(*address, &TABULAR.json(), 1, 1).await.ok()) }).await?;
@@ -87,11 +87,7 @@ pub(crate) enum Speaks {
 
 /// Envoy as a team would put it before a model server: routes by prefix, least requests. `most` is the bound of its circuit breaker on
 /// requests at once.
-pub(crate) fn envoy(
-    bin: &Path,
-    (behind, speaks): (SocketAddr, Speaks),
-    most: Option<u32>,
-) -> Result<(SocketAddr, Server)> {
+pub(crate) fn envoy(bin: &Path, behind: SocketAddr, speaks: Speaks, most: Option<u32>) -> Result<(SocketAddr, Server)> {
     let address = free()?;
     let files = scratch("envoy")?;
     let socket = |at: SocketAddr| json!({"socket_address": {"address": at.ip().to_string(), "port_value": at.port()}});

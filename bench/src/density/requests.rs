@@ -114,17 +114,19 @@ pub(crate) async fn send(address: SocketAddr, models: &[usize], rate: f64) -> Re
             (due.elapsed(), done.unwrap_or_else(|_| Err(anyhow::anyhow!("no answer within {PATIENCE:?}"))))
         });
         while let Some(done) = calls.try_join_next() {
-            seen.take(done?);
+            let (latency, result) = done?;
+            seen.take(latency, result);
         }
     }
     while let Some(done) = calls.join_next().await {
-        seen.take(done?);
+        let (latency, result) = done?;
+        seen.take(latency, result);
     }
     Ok(seen)
 }
 
 impl Seen {
-    fn take(&mut self, (latency, result): (Duration, Result<()>)) {
+    fn take(&mut self, latency: Duration, result: Result<()>) {
         match result {
             Ok(()) => self.latencies.push(latency),
             Err(error) => {

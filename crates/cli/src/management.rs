@@ -33,7 +33,7 @@ impl Management {
             };
             answer.boxed()
         };
-        (berth_modelmesh::PATHS, Arc::new(answer))
+        BesideService { prefixes: berth_modelmesh::PATHS, hook: Arc::new(answer) }
     }
 
     /// Names the control API, and the gateway.

@@ -135,7 +135,7 @@ fn serve(args: ModelMeshArgs, mut environment: Environment) -> Result<(), Failur
     let everybody = of_everybody();
     let clients = SocketAddr::new(everybody, environment.clients);
     check_free(clients)?;
-    let ports = probe_ports(everybody, (args.probe_port, environment.prestop), &mut environment.warnings);
+    let ports = probe_ports(everybody, args.probe_port, environment.prestop, &mut environment.warnings);
     start_probe(everybody, &ports, &standing)
         .map_err(|error| Failure::Failed(format!("cannot listen: {error}; -h takes another port")))?;
 
@@ -155,17 +155,17 @@ fn serve(args: ModelMeshArgs, mut environment: Environment) -> Result<(), Failur
     // The connection's tasks are of the runtime that goes: the thread that stays makes its own.
     drop((bootstrap, runtime));
     let stays = CancellationToken::new();
-    let gone = Bootstrap::stay(config("instances")?, (lease, key, gossip), stays.clone())?;
+    let gone = Bootstrap::stay(config("instances")?, lease, key, gossip, stays.clone())?;
 
-    let words = words(&environment, &name, (clients, gossip, &others), (&pki, folder.path()))?;
-    let mut settings = NodeSettings::from_words(words)?;
+    let own = Instance { name: &name, clients, gossip, others: &others, pki: &pki, folder: folder.path() };
+    let mut settings = NodeSettings::from_words(words(&environment, own)?)?;
     settings.server.runtimes = vec![environment.runtime.clone()];
     settings.built_in = false;
     let data_plane = environment.data_plane.as_deref().map_or(Ok(DataPlane::default()), DataPlane::parse);
     let data_plane = data_plane.map_err(|error| Failure::Usage(format!("MM_DATAPLANE_CONFIG: {error}")))?;
     let data_plane = CurrentDataPlane::from(data_plane);
     if let (Some(path), Some(read)) = (&environment.data_plane_file, &environment.data_plane) {
-        followed::follow((path.clone(), read.clone()), "MM_DATAPLANE_CONFIG_PATH", {
+        followed::follow(path.clone(), read.clone(), "MM_DATAPLANE_CONFIG_PATH", {
             let data_plane = data_plane.clone();
             move |json| DataPlane::parse(json).map(|methods| data_plane.set(methods))
         })?;
@@ -217,7 +217,7 @@ fn serve(args: ModelMeshArgs, mut environment: Environment) -> Result<(), Failur
 /// instances must share: each reads a change of the file at its own time.
 fn constrain_types(environment: &Environment, server: &mut ServerSettings) -> Result<(), Failure> {
     let TypeConstraints { types, others } = environment.types.clone();
-    let Some(file) = &environment.types_file else {
+    let Some((path, read)) = &environment.types_file else {
         server.types.extend(types);
         server.planning.other_types = others;
         return Ok(());
@@ -229,7 +229,7 @@ fn constrain_types(environment: &Environment, server: &mut ServerSettings) -> Re
     };
     let (rules, followed) = watch::channel(with(TypeConstraints { types, others }));
     server.planning.type_rules = Some(followed);
-    followed::follow(file.clone(), "MM_TYPE_CONSTRAINTS_PATH", move |json| {
+    followed::follow(path.clone(), read.clone(), "MM_TYPE_CONSTRAINTS_PATH", move |json| {
         rules.send_replace(with(TypeConstraints::parse(json)?));
         Ok(())
     })
@@ -247,13 +247,22 @@ async fn register(started: Started, registrations: Vec<Registration>, standing: 
     }
 }
 
+/// An instance's own name, addresses and folders: all that is not in its environment.
+struct Instance<'a> {
+    name: &'a WorkerId,
+    /// The address of the port for clients.
+    clients: SocketAddr,
+    gossip: SocketAddr,
+    /// Where the other instances gossip.
+    others: &'a [SocketAddr],
+    /// The folder with its certificate.
+    pki: &'a Path,
+    folder: &'a Path,
+}
+
 /// The words by which `berth node` is told the same.
-fn words(
-    environment: &Environment,
-    name: &WorkerId,
-    (clients, gossip, others): (SocketAddr, SocketAddr, &[SocketAddr]),
-    (pki, data): (&Path, &Path),
-) -> Result<Vec<OsString>, Failure> {
+fn words(environment: &Environment, instance: Instance<'_>) -> Result<Vec<OsString>, Failure> {
+    let Instance { name, clients, gossip, others, pki, folder } = instance;
     let mut words: Vec<OsString> = vec!["node".into()];
     let mut say =
         |flag: &str, value: &dyn AsRef<std::ffi::OsStr>| words.extend([flag.into(), value.as_ref().to_owned()]);
@@ -262,7 +271,7 @@ fn words(
     // The address is said again below with all that belongs to it.
     say("--store", &format!("etcd://{}", environment.store.endpoints.join(",")));
     say("--pki", &pki);
-    say("--data", &data.join("data"));
+    say("--data", &folder.join("data"));
     say("--http", &clients.to_string());
     if std::env::var_os(API).is_none_or(|address| address.is_empty()) {
         // Any port: instances on one machine have one each.
@@ -280,7 +289,7 @@ fn words(
         // Java's and Go's clients of ModelMesh may be old.
         say("--tls-min", &"1.2");
         if let Some(clients) = &tls.clients {
-            say("--tls-client-ca", &clients.file(data)?);
+            say("--tls-client-ca", &clients.file(folder)?);
             say("--tls-clients", &clients.how);
         }
     }
@@ -299,7 +308,7 @@ fn check_free(clients: SocketAddr) -> Result<(), Failure> {
 }
 
 /// The ports on which probes are answered. Those that nobody named may be another instance's of this machine.
-fn probe_ports(at: IpAddr, (said, prestop): (Option<ProbePort>, u16), warnings: &mut Vec<String>) -> Vec<u16> {
+fn probe_ports(at: IpAddr, said: Option<ProbePort>, prestop: u16, warnings: &mut Vec<String>) -> Vec<u16> {
     let is_free = |port: u16| TcpListener::bind((at, port)).is_ok();
     let mut ports = Vec::new();
     match said {
@@ -366,11 +375,11 @@ mod tests {
         let taken = TcpListener::bind((at, 0)).expect("a free port");
         let prestop = taken.local_addr().expect("bound").port();
         let mut warnings = Vec::new();
-        assert!(probe_ports(at, (said("NONE"), prestop), &mut warnings).is_empty());
+        assert!(probe_ports(at, said("NONE"), prestop, &mut warnings).is_empty());
         // An error tells of it when it listens there.
-        assert_eq!(probe_ports(at, (said(&prestop.to_string()), prestop), &mut warnings), [prestop]);
+        assert_eq!(probe_ports(at, said(&prestop.to_string()), prestop, &mut warnings), [prestop]);
         drop(taken);
-        assert_eq!(probe_ports(at, (said("1"), prestop), &mut warnings), [1, prestop]);
+        assert_eq!(probe_ports(at, said("1"), prestop, &mut warnings), [1, prestop]);
         assert!(warnings.is_empty() && "port".parse::<ProbePort>().is_err());
     }
 }

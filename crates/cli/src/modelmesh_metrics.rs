@@ -76,10 +76,11 @@ impl Settings {
     pub(crate) fn serve(
         &self,
         server: &ServerSettings,
-        (metrics, access): (MetricsSource, Arc<Access>),
+        metrics: MetricsSource,
+        access: Arc<Access>,
     ) -> Result<(), Failure> {
         match &self.way {
-            Way::Scraped(scrape) => port::serve(scrape, server, (metrics, access)),
+            Way::Scraped(scrape) => port::serve(scrape, server, metrics, access),
             Way::Sent(statsd) => statsd::send(*statsd, metrics),
         }
     }

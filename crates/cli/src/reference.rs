@@ -37,7 +37,7 @@ fn page() -> String {
 fn sections(parent: &Command, level: &str, words: &str, out: &mut String) {
     for command in parent.get_subcommands().filter(|command| command.get_name() != "help") {
         let words = format!("{words} {}", command.get_name());
-        section(command, (level, &words), out);
+        section(command, level, &words, out);
         // What `config show up` takes is what `up` takes.
         if words != "berth config show" {
             sections(command, "###", &words, out);
@@ -49,7 +49,7 @@ fn about(command: &Command) -> String {
     command.get_about().map(ToString::to_string).unwrap_or_default()
 }
 
-fn section(command: &Command, (level, words): (&str, &str), out: &mut String) {
+fn section(command: &Command, level: &str, words: &str, out: &mut String) {
     let usage = command.clone().render_usage().to_string();
     let usage = usage.trim_start_matches("Usage: ");
     let _ = writeln!(out, "\n{level} {words}\n\n{}.\n\n```text\n{usage}\n```\n", about(command));

@@ -79,7 +79,7 @@ impl Executor {
         let opened = config.access.clone().map(open).transpose();
         let (guard, followed) = opened.map_err(|error| StartError::Port(io::Error::other(error)))?.unzip();
         let room = Room::new(Bounds { connections, per_address });
-        let ports = Arc::new(Ports::new((metrics, guard), (room, shares), config.drain));
+        let ports = Arc::new(Ports::new(metrics, guard, room, shares, config.drain));
         ports.apply(&config.ports).map_err(StartError::Port)?;
         Ok(Self { path: path.to_owned(), config, admin, ports, followed })
     }

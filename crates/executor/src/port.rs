@@ -84,7 +84,8 @@ pub(crate) async fn run(
     tls: Option<PortTls>,
     proxy: Arc<Proxy>,
     shutdown: Shutdown,
-    (room, windows): (Room, Arc<Windows>),
+    room: Room,
+    windows: Arc<Windows>,
 ) {
     let secure = tls.is_some();
     let port = Port::within("executor", listener, room).with_tls(tls);
@@ -99,7 +100,7 @@ pub(crate) async fn run(
             let _place = place;
             if let Some(greeted) = greeter.greet(stream, PATIENCE).await {
                 let client = Client { from: from.ip(), certificate: greeted.certificate, secure };
-                serve((greeted.stream, windows.take()), greeted.patience, client, proxy, shutdown).await;
+                serve(greeted.stream, windows.take(), greeted.patience, client, proxy, shutdown).await;
             }
         });
     }
@@ -109,7 +110,8 @@ pub(crate) async fn run(
 }
 
 async fn serve(
-    (stream, window): (ClientStream, Window),
+    stream: ClientStream,
+    window: Window,
     patience: Patience,
     client: Client,
     proxy: Arc<Proxy>,

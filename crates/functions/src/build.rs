@@ -219,10 +219,11 @@ impl Builder {
         let environment = toolchain.environment();
         let container = Container::find(&environment, config.image.as_deref(), &root)?;
         // Berth's folder of data is two above: DATA/functions/builds.
-        let (programs, data) = ((on_path(&environment, "bwrap"), config.launcher.clone()), root.ancestors().nth(2));
+        let data = root.ancestors().nth(2);
+        let (bubblewrap, launcher) = (on_path(&environment, "bwrap"), config.launcher.clone());
         let (environment, index) = (&config.python.environment, config.python.package_index.as_deref());
         let registries = Registries::find(environment, index, &config.hosts);
-        let sandbox = Sandbox::find(environment, programs, container, data, registries);
+        let sandbox = Sandbox::find(environment, bubblewrap, launcher, container, data, registries);
         let work = root.join("work");
         if work.exists() {
             fs_err::remove_dir_all(&work)?;

@@ -106,12 +106,12 @@ impl Controller {
         match event {
             Event::Listed(objects) => self.listed(objects, now, &mut effects),
             Event::Put(key, declared) if self.is_echo(&key, &declared) => {}
-            Event::Put(key, declared) => self.put(key, *declared, (FoundBy::Put, now), &mut effects),
+            Event::Put(key, declared) => self.put(key, *declared, FoundBy::Put, now, &mut effects),
             Event::Deleted(key) => self.deleted(&key, now, &mut effects),
             Event::Built(task, result) => self.built(task, *result, now, &mut effects),
             Event::Deployed(task, result) => self.deployed(task, result, now, &mut effects),
             Event::Removed(key) => self.removed(&key, now, &mut effects),
-            Event::Written(key, status, written) => self.written(&key, status, (written, now), &mut effects),
+            Event::Written(key, status, written) => self.written(&key, status, written, now, &mut effects),
             Event::Verify => self.verify(),
             Event::Tick => {}
         }
@@ -164,7 +164,7 @@ impl Controller {
         effects.extend(serving.keys().filter(|name| !there.contains(name)).cloned().map(Effect::Remove));
         for (key, declared) in objects {
             let found = FoundBy::Listed(serving.remove(&key));
-            self.put(key, declared, (found, now), effects);
+            self.put(key, declared, found, now, effects);
         }
     }
 
@@ -173,7 +173,7 @@ impl Controller {
         self.functions.get(key).is_some_and(|function| function.is_echo(declared))
     }
 
-    fn put(&mut self, key: String, declared: Declared, (found, now): (FoundBy, Time), effects: &mut Vec<Effect>) {
+    fn put(&mut self, key: String, declared: Declared, found: FoundBy, now: Time, effects: &mut Vec<Effect>) {
         self.changed.insert(key.clone());
         let Some(function) = self.functions.get_mut(&key) else {
             let function = Function::new(declared, found, now);
@@ -383,7 +383,7 @@ impl Controller {
         }
     }
 
-    fn written(&mut self, key: &str, status: Arc<Status>, (written, now): (Written, Time), effects: &mut Vec<Effect>) {
+    fn written(&mut self, key: &str, status: Arc<Status>, written: Written, now: Time, effects: &mut Vec<Effect>) {
         let Some(function) = self.functions.get_mut(key) else { return };
         let later = match written {
             Written::Done(rev) => {

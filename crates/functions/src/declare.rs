@@ -74,7 +74,7 @@ impl Objects {
             let warnings = wanted.may_write(found.as_ref())?;
             let before = found.as_ref().and_then(|entry| object_of(&entry.value));
             let known = if found.is_some() && before.is_none() { known } else { 0 };
-            let object = merged(before.as_ref(), manifest, (&request.origin, known));
+            let object = merged(before.as_ref(), manifest, &request.origin, known);
             let text = Bytes::from(Value::Object(object.clone()).to_string());
             let rev = found.as_ref().map_or(Rev::NONE, |entry| entry.modified);
             let checked = Declared::read(manifest.name.as_str(), &text, rev);
@@ -162,7 +162,8 @@ const FORMS: [(&str, &[&str], &str); 2] = [
 fn merged(
     before: Option<&Map<String, Value>>,
     manifest: &ManifestFunction,
-    (origin, known): (&Origin, u64),
+    origin: &Origin,
+    known: u64,
 ) -> Map<String, Value> {
     let mut object = before.cloned().unwrap_or_default();
     let mut metadata = match object.remove("metadata") {

@@ -283,7 +283,7 @@ impl Driver {
             }
             Effect::Contended(key) => {
                 tracing::warn!(event = "function_status_contended", function = %key, "{CONTENDED}");
-                self.events.push(event_of(&key, (Severity::Warning, "FunctionContended"), CONTENDED));
+                self.events.push(event_of(&key, Severity::Warning, "FunctionContended", CONTENDED));
             }
             Effect::Write(key, identity, status) => {
                 let objects = self.objects.clone();
@@ -391,14 +391,14 @@ fn function_event(event: &Event, controller: &Controller) -> Option<FunctionEven
             }
         },
         Event::Removed(name) => {
-            return Some(event_of(name, (Severity::Normal, "FunctionRemoved"), "is removed"));
+            return Some(event_of(name, Severity::Normal, "FunctionRemoved", "is removed"));
         }
         _ => return None,
     };
-    Some(event_of(controller.name_of(*task)?, (severity, reason), &message))
+    Some(event_of(controller.name_of(*task)?, severity, reason, &message))
 }
 
-fn event_of(name: &str, (severity, reason): (Severity, &'static str), message: &str) -> FunctionEvent {
+fn event_of(name: &str, severity: Severity, reason: &'static str, message: &str) -> FunctionEvent {
     FunctionEvent { severity, reason, function: name.to_owned(), message: format!("function {name}: {message}") }
 }
 

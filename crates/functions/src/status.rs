@@ -260,7 +260,7 @@ impl Status {
     }
 
     /// Sets a condition. Its time changes with its status only.
-    pub fn set(&mut self, name: &str, holds: bool, reason: &str, (message, now): (&str, &str)) {
+    pub fn set(&mut self, name: &str, holds: bool, reason: &str, message: &str, now: &str) {
         let status = if holds { "True" } else { "False" };
         let message = shortened(message);
         let same = self.conditions.iter_mut().find(|condition| condition.kind() == name);
@@ -293,11 +293,11 @@ mod tests {
     #[test]
     fn a_condition_keeps_its_texts_and_its_time() {
         let mut status = Status::default();
-        status.set("Built", true, "Cached", ("größer", "t1"));
-        status.set("Built", true, "Built", ("", "t2"));
+        status.set("Built", true, "Cached", "größer", "t1");
+        status.set("Built", true, "Built", "", "t2");
         let text = r#"[{"type":"Built","status":"True","reason":"Built","lastTransitionTime":"t1"}]"#;
         assert_eq!(serde_json::to_string(&status.conditions).expect("JSON"), text);
-        status.set("Built", false, "Größe", ("zu groß", "t3"));
+        status.set("Built", false, "Größe", "zu groß", "t3");
         let fact = &status.conditions[0];
         let texts = (fact.kind(), fact.status(), fact.reason(), fact.message(), fact.since());
         assert_eq!(texts, ("Built", "False", "Größe", "zu groß", "t3"));

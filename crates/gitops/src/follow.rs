@@ -163,8 +163,8 @@ impl Driver {
         let stop = self.stored.as_ref().and_then(Progress::stop);
         let applied = self.stored.as_ref().and_then(|stored| Oid::parse(&stored.applied));
         self.open();
-        let start = (rand::random(), self.context.now());
-        let (mut brain, effects) = Brain::new(self.config.interval, (applied, stop), requests.is_paused(), start);
+        let (seed, now) = (rand::random(), self.context.now());
+        let (mut brain, effects) = Brain::new(self.config.interval, applied, stop, requests.is_paused(), seed, now);
         let mut work = JoinSet::new();
         for event in self.carry_out(effects, &brain, &mut work).await? {
             self.step(event, &mut brain, &mut work).await?;

@@ -262,7 +262,7 @@ impl Notifier {
                     self.known.retain(|(known, _)| !is_same(known, &notice));
                 }
                 for target in self.targets.values_mut() {
-                    target.take((number, &notice), &self.config.metrics, now);
+                    target.take(number, &notice, &self.config.metrics, now);
                 }
             }
             Command::Mark { sha, mark, words } => {
@@ -386,7 +386,7 @@ fn breaker<T: Clone>(queue: &Queue<T>) -> SourceBreaker {
 }
 
 impl Target {
-    fn take(&mut self, (number, notice): (u64, &Arc<Notice>), metrics: &SourceMetrics, now: Time) {
+    fn take(&mut self, number: u64, notice: &Arc<Notice>, metrics: &SourceMetrics, now: Time) {
         let knows = self.deduplicator.knows(notice);
         let held = match self.deduplicator.take(&self.settings, notice, now) {
             Verdict::Send { held } => held,
@@ -498,7 +498,7 @@ mod tests {
                 facts: Vec::new(),
                 resolved: what == ENDS,
             };
-            target.take((number, &Arc::new(notice)), &metrics, Time::ZERO);
+            target.take(number, &Arc::new(notice), &metrics, Time::ZERO);
         }
         deliver(&mut target);
         arrived

@@ -160,7 +160,7 @@ impl StatusReporter {
                 () = shutdown.cancelled() => return self.finish(state).await,
                 Some(done) = state.work.join_next() => {
                     match done {
-                        Ok(done) => self.done(&mut state, done).await,
+                        Ok((turn, done)) => self.done(&mut state, turn, done).await,
                         Err(error) => {
                             tracing::error!(event = "source_part_broke", %error, "writing the actual state broke, please report it");
                             state.brain.failed(self.context.now());

@@ -38,11 +38,7 @@ pub(crate) async fn connect(config: &KubernetesConfig) -> Result<Client, String>
 }
 
 /// The meaning of a watch that broke.
-pub(crate) async fn broke(
-    client: &Client,
-    (kind, namespace): (Kind, Option<&str>),
-    error: watcher::Error,
-) -> WatchUpdate {
+pub(crate) async fn broke(client: &Client, kind: Kind, namespace: Option<&str>, error: watcher::Error) -> WatchUpdate {
     let unknown = matches!(
         &error,
         watcher::Error::InitialListFailed(Error::Api(refusal)) | watcher::Error::WatchStartFailed(Error::Api(refusal))

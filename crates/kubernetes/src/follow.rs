@@ -181,7 +181,7 @@ impl FollowedCluster {
                 async move {
                     match event {
                         Ok(event) => (kind, WatchUpdate::Event(event)),
-                        Err(error) => (kind, broke(&client, (kind, namespace.as_deref()), error).await),
+                        Err(error) => (kind, broke(&client, kind, namespace.as_deref(), error).await),
                     }
                 }
             })
@@ -298,7 +298,7 @@ impl FollowedCluster {
             if at < MAX_NAMED_PROBLEMS {
                 tracing::warn!(event = "object_trouble", source = %self.context.name(), details = line);
             }
-            self.context.event(Severity::Warning, "ObjectRefused", line, (deployment, None)).await;
+            self.context.event(Severity::Warning, "ObjectRefused", line, deployment, None).await;
         }
         if further > 0 {
             tracing::warn!(event = "objects_trouble", source = %self.context.name(), further, "their statuses have the reasons");

@@ -106,11 +106,11 @@ fn rights(settings: &FleetSettings) -> [Value; 2] {
         Some(namespace) => ("Role", json!({ "name": name, "namespace": namespace, "labels": settings.labels() })),
         None => ("ClusterRole", json!({ "name": name, "labels": settings.labels() })),
     };
-    role(settings, (kind, &metadata), &rules(settings.gateway.is_some()))
+    role(settings, kind, &metadata, &rules(settings.gateway.is_some()))
 }
 
 /// A role, and its binding to the service account of those who decide.
-fn role(settings: &FleetSettings, (kind, metadata): (&str, &Value), rules: &Value) -> [Value; 2] {
+fn role(settings: &FleetSettings, kind: &str, metadata: &Value, rules: &Value) -> [Value; 2] {
     const API: &str = "rbac.authorization.k8s.io";
     let subjects = json!([{ "kind": "ServiceAccount", "name": settings.name, "namespace": settings.namespace }]);
     let role = json!({ "apiGroup": API, "kind": kind, "name": metadata["name"] });

@@ -34,6 +34,13 @@ pub(crate) struct Facts<'a> {
     pub(crate) now: &'a str,
 }
 
+/// Reason and message of a condition that does not hold.
+#[derive(Clone, Copy, Default)]
+struct Complaint<'a> {
+    reason: &'a str,
+    message: &'a str,
+}
+
 impl Facts<'_> {
     /// The address to which clients add `/v2/models/NAME/infer`.
     fn base(&self) -> Option<String> {
@@ -52,7 +59,7 @@ impl Facts<'_> {
     }
 
     /// A condition of Knative's form. One whose status stays keeps its time.
-    fn condition(&self, kind: &str, is: bool, (reason, message): (&str, &str)) -> Value {
+    fn condition(&self, kind: &str, is: bool, complaint: Complaint<'_>) -> Value {
         let status = if is { "True" } else { "False" };
         let mut before = self.object.status["conditions"].as_array().into_iter().flatten();
         let before = before.find(|one| one["type"] == kind && one["status"] == status);
@@ -60,8 +67,8 @@ impl Facts<'_> {
         let mut condition = json!({ "type": kind, "status": status, "lastTransitionTime": since });
         // Clients of Knative's conditions take a reason for a complaint.
         if !is {
-            condition["reason"] = reason.into();
-            condition["message"] = message.into();
+            condition["reason"] = complaint.reason.into();
+            condition["message"] = complaint.message.into();
         }
         condition
     }

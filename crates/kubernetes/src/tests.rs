@@ -175,13 +175,9 @@ fn revision(letter: &str) -> RevisionId {
     format!("team/a@{}", letter.repeat(12)).parse().expect("a revision")
 }
 
-fn status(phase: Phase, ready: u32, available: (Truth, &str), serving: Option<&str>) -> Status {
-    let condition = Condition {
-        kind: "Available",
-        status: available.0,
-        reason: available.1.to_owned(),
-        message: "so it is".to_owned(),
-    };
+fn status(phase: Phase, ready: u32, available: Truth, reason: &str, serving: Option<&str>) -> Status {
+    let condition =
+        Condition { kind: "Available", status: available, reason: reason.to_owned(), message: "so it is".to_owned() };
     Status {
         phase,
         observed_generation: Generation(1),
@@ -213,7 +209,7 @@ fn seen(status: Status) -> Observed {
 #[test]
 fn states_have_the_words_of_kserve() {
     let word = |state: &DeploymentState| (state.ready, state.active, state.target, state.transition);
-    let ready = status(Phase::Available, 1, (Truth::True, "Ready"), Some("a"));
+    let ready = status(Phase::Available, 1, Truth::True, "Ready", Some("a"));
     for (declared, observed, wanted) in [
         (declared(None), None, (false, ModelState::Unknown, ModelState::Pending, Transition::InProgress)),
         (
@@ -228,22 +224,22 @@ fn states_have_the_words_of_kserve() {
         ),
         (
             declared(None),
-            Some(seen(status(Phase::Degraded, 1, (Truth::True, "Ready"), Some("b")))),
+            Some(seen(status(Phase::Degraded, 1, Truth::True, "Ready", Some("b")))),
             (true, ModelState::Loaded, ModelState::Pending, Transition::InProgress),
         ),
         (
             declared(None),
-            Some(seen(status(Phase::ScaledDown, 0, (Truth::Unknown, "OnDemand"), None))),
+            Some(seen(status(Phase::ScaledDown, 0, Truth::Unknown, "OnDemand", None))),
             (true, ModelState::Standby, ModelState::Standby, Transition::UpToDate),
         ),
         (
             declared(None),
-            Some(seen(status(Phase::Failed, 0, (Truth::False, "LoadFailed"), None))),
+            Some(seen(status(Phase::Failed, 0, Truth::False, "LoadFailed", None))),
             (false, ModelState::FailedToLoad, ModelState::FailedToLoad, Transition::BlockedByFailedLoad),
         ),
         (
             declared(None),
-            Some(seen(status(Phase::ScheduleFailed, 0, (Truth::False, "NoCapacity"), None))),
+            Some(seen(status(Phase::ScheduleFailed, 0, Truth::False, "NoCapacity", None))),
             (false, ModelState::Pending, ModelState::Pending, Transition::InProgress),
         ),
         (
@@ -271,7 +267,7 @@ fn a_canary_is_as_declared_and_tells_its_shares() {
         ("SurgeWaits", ModelState::Pending, "InProgress", Value::Null, "b"),
         ("Canary", ModelState::Loaded, "UpToDate", shares, "a"),
     ] {
-        let mut both = status(Phase::Available, 2, (Truth::True, "Ready"), Some("b"));
+        let mut both = status(Phase::Available, 2, Truth::True, "Ready", Some("b"));
         let (kind, message) = ("Progressing", "so it is".to_owned());
         both.conditions.push(Condition { kind, status: Truth::False, reason: reason.to_owned(), message });
         let (declared, observed) = (declared(None), seen(both));
@@ -327,7 +323,7 @@ fn a_status_is_written_once_and_cleans_up_what_was_true() {
         let write = |declared: Declared, now: &str, present: &mut Value| {
             let mut objects = Objects::of(Kind::followed(false));
             objects.on(kind, WatchUpdate::Event(Event::Apply(object(kind, "a", &spec, present))));
-            let ready = seen(status(Phase::Available, 1, (Truth::True, "Ready"), Some("a")));
+            let ready = seen(status(Phase::Available, 1, Truth::True, "Ready", Some("a")));
             let (state, key) = (state(&declared, Some(&ready)), key(kind, "a"));
             let object = objects.get(&key).expect("it is there");
             let facts = Facts {

@@ -20,7 +20,10 @@ use tokio::time::Instant;
 use tonic::Code;
 
 use self::series::{ALIAS_LABEL, Labels, Models, Series};
-use crate::watch::{Length, Watch, code_of, is_grpc, name_of, status};
+use crate::{
+    metrics::Protocol,
+    watch::{Length, Watch, code_of, is_grpc, name_of, status},
+};
 
 /// The most methods that are told apart: clients choose the names. Others are told together.
 const MAX_METHODS: usize = 256;
@@ -105,9 +108,9 @@ impl Calls {
     }
 
     /// Counts a run on a model of this node, at its end.
-    pub(crate) fn ran(&self, run: &Run, model: &DeploymentName, (path, grpc): (&str, bool), code: Code) {
+    pub(crate) fn ran(&self, run: &Run, model: &DeploymentName, path: &str, protocol: Protocol, code: Code) {
         let labelled = self.settings.per_model.then_some((model.as_str(), ""));
-        let labels = labels(&self.method(path, grpc), code, labelled);
+        let labels = labels(&self.method(path, protocol == Protocol::Grpc), code, labelled);
         run.series.model.observe(&labels, run.began.elapsed().as_secs_f64() * 1e3);
     }
 
@@ -244,12 +247,12 @@ mod tests {
             for model in [&gone, &stays] {
                 calls.begin(model, Some(&alias), &head, Instant::now()).end();
                 calls.begin(model, None, &head, Instant::now()).end();
-                calls.ran(&calls.begin_run(model), model, ("/a.B/c", true), Code::Ok);
+                calls.ran(&calls.begin_run(model), model, "/a.B/c", Protocol::Grpc, Code::Ok);
                 calls.missed(model, Duration::ZERO);
             }
             let (in_flight, run) = (calls.begin(&gone, None, &head, Instant::now()), calls.begin_run(&gone));
             calls.forget(&gone);
-            calls.ran(&run, &gone, ("/a.B/c", true), Code::Ok);
+            calls.ran(&run, &gone, "/a.B/c", Protocol::Grpc, Code::Ok);
             drop(in_flight);
             calls.forget_alias(&stays, &alias);
         });
@@ -266,7 +269,7 @@ mod tests {
         let text = told(Settings { per_model: true, ..Settings::default() }, |calls| {
             for n in 0..1_000 {
                 let model = name(&format!("m{n}"));
-                calls.ran(&calls.begin_run(&model), &model, ("/a.B/c", true), Code::Ok);
+                calls.ran(&calls.begin_run(&model), &model, "/a.B/c", Protocol::Grpc, Code::Ok);
             }
         });
         let models = text.matches("modelmesh_invoke_model_milliseconds_count{").count();
@@ -301,7 +304,7 @@ mod tests {
     fn clients_cannot_make_labels_without_end() {
         let text = told(Settings { full_names: true, ..Settings::default() }, |calls| {
             for n in 0..MAX_METHODS + 9 {
-                calls.ran(&calls.begin_run(&name("m")), &name("m"), (&format!("/a.B/c{n}"), true), Code::Ok);
+                calls.ran(&calls.begin_run(&name("m")), &name("m"), &format!("/a.B/c{n}"), Protocol::Grpc, Code::Ok);
             }
         });
         assert!(text.contains(r#"modelmesh_invoke_model_milliseconds_count{method="a.B/c0",code="OK"} 1"#), "{text}");

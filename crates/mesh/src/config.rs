@@ -49,8 +49,14 @@ pub type MetricsHook = Arc<dyn Fn() -> String + Send + Sync>;
 /// Answers gRPC calls below a path that are no inferences. Their requests are there whole: at most 1 MiB, and framed as they came.
 pub type BesideHook = Arc<dyn Fn(Request<Bytes>) -> BoxFuture<'static, Response<PeerBody>> + Send + Sync>;
 
-/// Services of others on the port of the gateway: the prefixes of their paths, and what answers.
-pub type BesideService = (&'static [&'static str], BesideHook);
+/// Services of others on the port of the gateway.
+#[derive(Clone)]
+pub struct BesideService {
+    /// The prefixes of their paths.
+    pub prefixes: &'static [&'static str],
+    /// Answers their calls.
+    pub hook: BesideHook,
+}
 
 /// The settings of a gateway.
 #[derive(Clone)]

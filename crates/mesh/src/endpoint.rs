@@ -151,7 +151,8 @@ impl Endpoints {
 
     /// The endpoints of a route; what is known of them from `before` is kept. `None` where there are none.
     pub(crate) fn of<'a>(
-        (revision, version): (&RevisionId, &str),
+        revision: &RevisionId,
+        version: &str,
         ready: impl Iterator<Item = &'a WorkerId>,
         before: Option<&Self>,
         remotes: &Remotes,
@@ -171,8 +172,10 @@ impl Endpoints {
 
     /// The same, with what a worker said of itself.
     pub(crate) fn hinted(
-        (revision, version): (&RevisionId, &str),
-        (worker, change): (&WorkerId, ReplicaChange),
+        revision: &RevisionId,
+        version: &str,
+        worker: &WorkerId,
+        change: ReplicaChange,
         before: Option<&Self>,
         remotes: &Remotes,
     ) -> Option<Arc<Self>> {
@@ -274,11 +277,11 @@ mod tests {
         let remotes = Remotes::new(Fleet { peers, members: None, region: None }, Clock::start());
         let revision = RevisionId::of(DeploymentName::new("iris").expect("a name"), b"1");
         let hint = |before: Option<&Endpoints>| {
-            Endpoints::hinted((&revision, "1"), (&worker("b"), ReplicaChange::Ready), before, &remotes)
+            Endpoints::hinted(&revision, "1", &worker("b"), ReplicaChange::Ready, before, &remotes)
                 .expect("an endpoint")
         };
         let route = |ready: &[WorkerId], before: &Endpoints| {
-            Endpoints::of((&revision, "1"), ready.iter(), Some(before), &remotes).expect("an endpoint")
+            Endpoints::of(&revision, "1", ready.iter(), Some(before), &remotes).expect("an endpoint")
         };
         let later = |endpoints: &Endpoints| endpoints.now().after(HINT_TTL + Duration::from_secs(60));
         let there = |endpoints: &Endpoints, at: Tick| endpoints.list[0].look(at).is_some();

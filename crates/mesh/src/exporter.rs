@@ -168,7 +168,8 @@ fn alias_requests(routes: &Routes, mut family: MetricEncoder<'_>) -> fmt::Result
 fn counters(
     encoder: &mut DescriptorEncoder<'_>,
     used: &[Arc<DeploymentState>],
-    (name, help): (&str, &str),
+    name: &str,
+    help: &str,
     read: impl Fn(&HotState) -> u64,
 ) -> fmt::Result {
     let mut family = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
@@ -182,7 +183,8 @@ fn counters(
 fn gauges(
     encoder: &mut DescriptorEncoder<'_>,
     used: &[Arc<DeploymentState>],
-    (name, help): (&str, &str),
+    name: &str,
+    help: &str,
     read: impl Fn(&HotState) -> u32,
 ) -> fmt::Result {
     let mut family = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
@@ -213,19 +215,18 @@ impl Collector for Exporter {
         of(&mut encoder, "berth_gateway_revision_seconds", help, MetricType::Histogram, &|family| {
             revision_seconds(&used, family)
         })?;
-        let misses = ("berth_gateway_misses", "Requests that found no ready replica");
-        counters(&mut encoder, &used, misses, |hot| hot.stats.misses())?;
-        let bytes = ("berth_gateway_request_bytes", "Bytes of inference request bodies");
-        counters(&mut encoder, &used, bytes, |hot| hot.stats.request_bytes.load(Relaxed))?;
-        let bytes = ("berth_gateway_response_bytes", "Bytes of inference response bodies");
-        counters(&mut encoder, &used, bytes, |hot| hot.stats.response_bytes.load(Relaxed))?;
-        let in_flight = ("berth_gateway_in_flight", "Requests that hold a replica");
-        gauges(&mut encoder, &used, in_flight, |hot| hot.usage.in_flight.load(Relaxed))?;
-        gauges(&mut encoder, &used, ("berth_gateway_parked", "Requests that wait for a replica"), |hot| {
-            hot.queue.waiting()
-        })?;
-        let bound = ("berth_gateway_overload_bound", "Requests at once while the model is overloaded; 0: it is not");
-        gauges(&mut encoder, &used, bound, |hot| hot.pressure.bound().unwrap_or(0))?;
+        let help = "Requests that found no ready replica";
+        counters(&mut encoder, &used, "berth_gateway_misses", help, |hot| hot.stats.misses())?;
+        let (name, help) = ("berth_gateway_request_bytes", "Bytes of inference request bodies");
+        counters(&mut encoder, &used, name, help, |hot| hot.stats.request_bytes.load(Relaxed))?;
+        let (name, help) = ("berth_gateway_response_bytes", "Bytes of inference response bodies");
+        counters(&mut encoder, &used, name, help, |hot| hot.stats.response_bytes.load(Relaxed))?;
+        let help = "Requests that hold a replica";
+        gauges(&mut encoder, &used, "berth_gateway_in_flight", help, |hot| hot.usage.in_flight.load(Relaxed))?;
+        let help = "Requests that wait for a replica";
+        gauges(&mut encoder, &used, "berth_gateway_parked", help, |hot| hot.queue.waiting())?;
+        let help = "Requests at once while the model is overloaded; 0: it is not";
+        gauges(&mut encoder, &used, "berth_gateway_overload_bound", help, |hot| hot.pressure.bound().unwrap_or(0))?;
         of(&mut encoder, "berth_gateway_shed", "Requests refused, by reason", MetricType::Counter, &|mut family| {
             for (shed, count) in SHEDS.iter().zip(&self.totals.shed) {
                 counter(&mut family.encode_family(&[("reason", shed.as_str())])?, count.load(Relaxed))?;

@@ -41,8 +41,11 @@ use crate::{
     fair::{Pool, Shape},
     follow::{PeerMessages, RouteFollower},
     hints,
-    ingress::{Ingress, peer::PeerService},
-    listener::{self, Listener},
+    ingress::{
+        Ingress,
+        peer::{PeerService, PeerStack},
+    },
+    listener::{self, Listener, ShutdownSignals},
     local::LocalReplicas,
     metrics::{Totals, forward::ServedHops},
     parking::{Parking, Waits},
@@ -150,13 +153,16 @@ pub fn build(
     let remotes = forwarding.as_ref().map(|forwarding| Arc::clone(&forwarding.remotes));
     let resolver = Resolver { me: me.clone(), replicas: Arc::clone(&replicas), remotes };
     let applier = Applier::new(Arc::clone(&routes), resolver).counting(calls.clone());
-    let peer_service = PeerService::new(
+    let peer_service = PeerService::new(PeerStack {
         replicas,
-        (limits.clone(), Arc::clone(&memory)),
-        (Arc::clone(&hops), served),
-        (config.spans.clone(), calls.clone()),
-        Arc::clone(&config.functions),
-    );
+        limits: limits.clone(),
+        memory: Arc::clone(&memory),
+        admission: Arc::clone(&hops),
+        served,
+        spans: config.spans.clone(),
+        calls: calls.clone(),
+        functions: Arc::clone(&config.functions),
+    });
     let stack = Arc::new(Stack {
         routes,
         parking,
@@ -198,7 +204,7 @@ impl Gateway {
     /// The port cannot be given to the runtime.
     pub async fn run(self, link: GatewayLink, shutdown: CancellationToken) -> io::Result<DrainReport> {
         let Self { listeners, config, stack, mut applier, members, hops, deliveries } = self;
-        let (stopping, cut, told) = (CancellationToken::new(), CancellationToken::new(), CancellationToken::new());
+        let (signals, told) = (ShutdownSignals::default(), CancellationToken::new());
         let GatewayLink { routes, events } = link;
         let tasks = TaskTracker::new();
         let (lame_duck, drain) = (config.limits.lame_duck, config.limits.drain);
@@ -215,8 +221,7 @@ impl Gateway {
         for delivery in deliveries {
             tasks.spawn(delivery.run(told.clone()));
         }
-        let ends = (stopping.clone(), cut.clone());
-        let ports = ports(listeners, config, &stack, ends)?.into_iter().map(|port| tasks.spawn(port.run()));
+        let ports = ports(listeners, config, &stack, &signals)?.into_iter().map(|port| tasks.spawn(port.run()));
         let ports = futures::future::join_all(ports.collect::<Vec<_>>());
         tasks.close();
 
@@ -230,7 +235,7 @@ impl Gateway {
         // served. One that is alone refuses at once.
         let alone = lame_duck.is_zero();
         let inside = if alone { stack.admission.close() } else { stack.admission.inside() };
-        stopping.cancel();
+        signals.stopping.cancel();
         tracing::info!(event = "gateway_draining", inside, "gateway: draining");
         let drained = async {
             if alone {
@@ -249,7 +254,7 @@ impl Gateway {
         let in_time = timeout(drain, drained).await.is_ok();
         let left = if in_time { 0 } else { stack.admission.close() };
         hops.close();
-        cut.cancel();
+        signals.cut.cancel();
         told.cancel();
         if timeout(CUT_TIMEOUT, tasks.wait()).await.is_err() {
             tracing::warn!(event = "gateway_connections_left", "connections do not end and are left behind");
@@ -265,7 +270,7 @@ fn ports(
     listeners: Vec<std::net::TcpListener>,
     config: Config,
     stack: &Arc<Stack>,
-    (stopping, cut): (CancellationToken, CancellationToken),
+    signals: &ShutdownSignals,
 ) -> io::Result<Vec<Listener>> {
     let limits = config.limits;
     let bounds = Bounds { connections: limits.connections, per_address: limits.connections_per_address };
@@ -273,17 +278,23 @@ fn ports(
     let port = |listener: std::net::TcpListener| {
         let listener = TcpListener::from_std(listener)?;
         let guard = Guard::of(listener.local_addr()?);
-        let beside = (guard, Arc::clone(&config.functions), config.beside.clone());
+        let (functions, beside) = (Arc::clone(&config.functions), config.beside.clone());
         Ok(Listener {
             listener,
-            ingress: Ingress::new(Arc::clone(stack), Arc::clone(&version), config.spans.clone(), beside),
+            ingress: Ingress::new(
+                Arc::clone(stack),
+                Arc::clone(&version),
+                config.spans.clone(),
+                guard,
+                functions,
+                beside,
+            ),
             totals: Arc::clone(&stack.totals),
             limits: limits.clone(),
             room: room.clone(),
             tls: config.tls.clone(),
             loops: config.loops.clone(),
-            stopping: stopping.clone(),
-            cut: cut.clone(),
+            signals: signals.clone(),
         })
     };
     listeners.into_iter().map(port).collect()

@@ -45,7 +45,7 @@ use self::{
 };
 use crate::{
     body::{
-        read,
+        read::{self, Pace},
         reply::{ReplyBody, counted_message},
         timeout::BodyTimeout,
         watched::watched,
@@ -93,7 +93,9 @@ impl Ingress {
         stack: Arc<Stack>,
         version: Arc<str>,
         spans: Option<SpanHook>,
-        (guard, functions, beside): (Guard, Arc<OnceLock<FunctionHook>>, Option<BesideService>),
+        guard: Guard,
+        functions: Arc<OnceLock<FunctionHook>>,
+        beside: Option<BesideService>,
     ) -> Arc<Self> {
         // Answers are never compressed: most gRPC clients say that they accept gzip without wanting it, and tensors
         // hardly shrink. Compressed requests are taken.
@@ -160,7 +162,7 @@ impl Ingress {
         let need = match grpc {
             true => match introspection::action(path, request.headers()) {
                 Some(action) => (action, Resource::Somewhere),
-                None => access::of_grpc(path, self.beside.as_ref().map_or(&[][..], |(paths, _)| paths)),
+                None => access::of_grpc(path, self.beside.as_ref().map_or(&[][..], |beside| beside.prefixes)),
             },
             false => access::of_rest(request.method(), path),
         };
@@ -201,7 +203,7 @@ impl Ingress {
             return tonic::Status::from(ErrorResponse::from(busy)).into_http();
         };
         let (head, mut body) = request.into_parts();
-        let pace = (self.body_idle, Instant::now() + BESIDE_TIMEOUT);
+        let pace = Pace { pause: self.body_idle, deadline: Instant::now() + BESIDE_TIMEOUT };
         match read::read(&mut body, BESIDE_BODY, pace, &self.rest.stack().memory).await {
             Ok(whole) => {
                 let answer = hook(Request::from_parts(head, whole)).await;
@@ -227,10 +229,10 @@ impl Ingress {
         }
         if !request.uri().path().starts_with(SERVICE) {
             let path = request.uri().path();
-            let ours = |paths: &[&str]| paths.iter().any(|prefix| path.starts_with(prefix));
-            if let Some((_, hook)) = self.beside.as_ref().filter(|(paths, _)| ours(paths)) {
+            let ours = |prefixes: &[&str]| prefixes.iter().any(|prefix| path.starts_with(prefix));
+            if let Some(beside) = self.beside.as_ref().filter(|beside| ours(beside.prefixes)) {
                 request.extensions_mut().insert(arrival(from));
-                return Box::pin(self.call_beside(hook, request)).await;
+                return Box::pin(self.call_beside(&beside.hook, request)).await;
             }
             if introspection::action(path, request.headers()).is_some() {
                 let request = request.map(|body| BodyTimeout::new(body, self.body_idle));
@@ -250,7 +252,7 @@ impl Ingress {
             // In a coding that is not there: the service says so from the head alone.
             INFER | STREAM_INFER => Bytes::new(),
             _ => {
-                let pace = (self.body_idle, Instant::now() + BESIDE_TIMEOUT);
+                let pace = Pace { pause: self.body_idle, deadline: Instant::now() + BESIDE_TIMEOUT };
                 match read::read(&mut body, SMALL_CALL + FRAME_PREFIX, pace, &stack.memory).await {
                     Ok(whole) => whole,
                     Err(error) => return tonic::Status::from(ErrorResponse::from(error)).into_http(),

@@ -25,12 +25,7 @@ use tokio_util::{
     task::{TaskTracker, task_tracker::TaskTrackerToken},
 };
 
-use crate::{
-    config::Limits,
-    ingress::Ingress,
-    listener::connection::{ShutdownSignals, StreamExecutor},
-    metrics::Totals,
-};
+use crate::{config::Limits, ingress::Ingress, listener::connection::StreamExecutor, metrics::Totals};
 
 /// Connections that wait in the kernel to be accepted: room for a burst of new clients. The kernel cuts it to its own
 /// bound.
@@ -63,6 +58,15 @@ pub(crate) fn bind(address: SocketAddr) -> io::Result<std::net::TcpListener> {
     bind().map_err(named)
 }
 
+/// The two ends of a listener and its connections: gentle, then at once.
+#[derive(Clone, Default)]
+pub(crate) struct ShutdownSignals {
+    /// Cancelled to accept no more connections, and have them take no more requests and end after those that they have.
+    pub(crate) stopping: CancellationToken,
+    /// Cancelled to end connections with their requests.
+    pub(crate) cut: CancellationToken,
+}
+
 /// The port and all its connections.
 pub(crate) struct Listener {
     pub(crate) listener: TcpListener,
@@ -75,22 +79,19 @@ pub(crate) struct Listener {
     pub(crate) tls: Option<PortTls>,
     /// The threads that serve connections; `None`: those of the runtime in which it runs.
     pub(crate) loops: Option<EventLoops>,
-    /// Accept no more and let connections end.
-    pub(crate) stopping: CancellationToken,
-    /// End connections now.
-    pub(crate) cut: CancellationToken,
+    pub(crate) signals: ShutdownSignals,
 }
 
 impl Listener {
     /// Accepts until it is told to stop, then waits for the last connection.
     pub(crate) async fn run(self) {
-        let Self { listener, ingress, totals, limits, room, tls, loops, stopping, cut } = self;
+        let Self { listener, ingress, totals, limits, room, tls, loops, signals } = self;
         let connections = TaskTracker::new();
         let port = Port::within("inference", listener, room).with_tls(tls);
         loop {
             let (stream, place) = tokio::select! {
                 (stream, _, place) = port.accept() => (stream, place),
-                () = stopping.cancelled() => break,
+                () = signals.stopping.cancelled() => break,
             };
             prepare(&stream, limits.unread);
             let executor = StreamExecutor::new(Activity::new(limits.unread, totals.unread.clone()));
@@ -101,7 +102,7 @@ impl Listener {
                 patience: Patience { first: limits.first_request, idle: limits.idle },
                 ingress: Arc::clone(&ingress),
                 totals: Arc::clone(&totals),
-                signals: ShutdownSignals { stopping: stopping.clone(), cut: cut.clone() },
+                signals: signals.clone(),
                 _held: (place, connections.token()),
             };
             match &loops {
@@ -140,7 +141,7 @@ impl Connection {
         // A port that stops waits for requests, and there is none yet.
         let greeting = greeter.greet(stream, patience);
         let Some(Some(greeted)) = signals.stopping.run_until_cancelled(greeting).await else { return };
-        if let Err(error) = connection::serve(http, executor, (greeted, client), ingress, signals).await {
+        if let Err(error) = connection::serve(http, executor, greeted, client, ingress, signals).await {
             tracing::debug!(%error, "a connection ended early");
         }
     }

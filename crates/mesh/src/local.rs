@@ -84,7 +84,7 @@ pub trait Model: Send + Sync + 'static {
     }
 
     /// The JSON schemas of what [`call`](Self::call) takes and gives, if it has them.
-    fn schemas(&self) -> Option<(&serde_json::Value, &serde_json::Value)> {
+    fn schemas(&self) -> Option<DocumentSchemas<'_>> {
         None
     }
 
@@ -93,6 +93,15 @@ pub trait Model: Send + Sync + 'static {
 
     /// The batching that is in force, for metadata and statistics.
     fn batching(&self) -> Batching;
+}
+
+/// JSON schemas of the documents of a model.
+#[derive(Debug, Clone, Copy)]
+pub struct DocumentSchemas<'a> {
+    /// The schema of what [`Model::call`] takes.
+    pub input: &'a serde_json::Value,
+    /// The schema of what it gives.
+    pub output: &'a serde_json::Value,
 }
 
 /// The way requests for a model are run together.

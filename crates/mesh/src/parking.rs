@@ -86,6 +86,18 @@ impl Waits {
 /// made again is announced by nobody. A quarter of a second is short beside a node that restarts.
 const RECHECK_INTERVAL: Duration = Duration::from_millis(250);
 
+/// A request that needs a replica, until it has one or is refused.
+#[derive(Clone, Copy)]
+pub(crate) struct ReplicaRequest<'a> {
+    pub(crate) entry: &'a Arc<DeploymentState>,
+    /// The key of its place in the queue.
+    pub(crate) key: &'a Arc<Key>,
+    /// `None`: whichever version the route says.
+    pub(crate) version: Option<&'a str>,
+    /// The end of its wait.
+    pub(crate) deadline: Instant,
+}
+
 /// A look of a waiter for a replica.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Lookup {
@@ -96,54 +108,52 @@ pub(crate) enum Lookup {
 }
 
 impl Parking {
-    /// A lease now, or as soon as one can be had before `deadline`. Anything else is an error of the right kind.
+    /// A lease now, or as soon as one can be had before the deadline; requests with the same `sticky` key go to the same
+    /// revision. Anything else is an error of the right kind.
     pub(crate) async fn lease(
         &self,
-        (entry, key): (&Arc<DeploymentState>, &Arc<Key>),
-        wanted: RevisionSelector<'_>,
-        deadline: Instant,
+        request: ReplicaRequest<'_>,
+        sticky: Option<u64>,
     ) -> Result<VersionLease, InferError> {
-        self.find((entry, key), wanted.version, deadline, |_| entry.lease(wanted, &self.replicas)).await
+        let wanted = RevisionSelector { version: request.version, key: sticky };
+        self.find(request, |_| request.entry.lease(wanted, &self.replicas)).await
     }
 
-    /// The result of `look`, now, or as soon as there is one before `deadline`.
+    /// The result of `look`, now, or as soon as there is one before the deadline.
     pub(crate) async fn find<T: Send>(
         &self,
-        (entry, key): (&Arc<DeploymentState>, &Arc<Key>),
-        version: Option<&str>,
-        deadline: Instant,
+        request: ReplicaRequest<'_>,
         mut look: impl FnMut(Lookup) -> Result<T, NoLease> + Send,
     ) -> Result<T, InferError> {
         match look(Lookup::First) {
             Ok(found) => Ok(found),
-            Err(NoLease::Miss(OnMiss::Park)) => Box::pin(self.park((entry, key), version, deadline, look)).await,
+            Err(NoLease::Miss(OnMiss::Park)) => Box::pin(self.park(request, look)).await,
             Err(no) => {
                 if matches!(no, NoLease::Miss(_)) {
-                    entry.hot().stats.miss();
+                    request.entry.hot().stats.miss();
                 }
-                Err(refusal(entry, version, no))
+                Err(refusal(request.entry, request.version, no))
             }
         }
     }
 
     async fn park<T: Send>(
         &self,
-        (entry, key): (&Arc<DeploymentState>, &Arc<Key>),
-        version: Option<&str>,
-        deadline: Instant,
+        request: ReplicaRequest<'_>,
         look: impl FnMut(Lookup) -> Result<T, NoLease> + Send,
     ) -> Result<T, InferError> {
+        let entry = request.entry;
         let hot = entry.hot();
         hot.stats.miss();
         let queue = entry.route().terms.concurrency.queue;
-        let Some(place) = hot.queue.enter(queue, &self.places, key) else {
+        let Some(place) = hot.queue.enter(queue, &self.places, request.key) else {
             let message =
                 format!("model {:?} is loading and {queue} requests wait for it already", entry.name.as_str());
             return Err(InferError::shed(Shed::QueueFull, message, self.waits.retry_in()));
         };
         let began = Instant::now();
         self.demand.demand(entry, began);
-        let waited = wait((entry, &self.waits), version, deadline, look).await;
+        let waited = wait(request, &self.waits, look).await;
         drop(place);
         if waited.is_ok() {
             self.waits.add(began.elapsed());
@@ -161,11 +171,11 @@ impl Parking {
 
 /// Waits for a replica, or for the word that there will be none.
 async fn wait<T: Send>(
-    (entry, waits): (&Arc<DeploymentState>, &Waits),
-    version: Option<&str>,
-    deadline: Instant,
+    request: ReplicaRequest<'_>,
+    waits: &Waits,
     mut look: impl FnMut(Lookup) -> Result<T, NoLease> + Send,
 ) -> Result<T, InferError> {
+    let ReplicaRequest { entry, version, deadline, .. } = request;
     let hot = entry.hot();
     let mut why = Lookup::First;
     loop {
@@ -268,6 +278,8 @@ mod tests {
             // The first tick comes at once: the miss is between two others.
             tokio::time::sleep(Duration::from_millis(300)).await;
             let missed = Instant::now();
+            let deadline = missed + Duration::from_secs(60);
+            let request = ReplicaRequest { entry: &entry, key: &key, version: None, deadline };
             let words = async {
                 let mut at = Vec::new();
                 while at.len() < 2 {
@@ -279,7 +291,7 @@ mod tests {
             };
             tokio::select! {
                 at = words => at,
-                _ = parking.lease((&entry, &key), RevisionSelector::default(), missed + Duration::from_secs(60)) => panic!("nothing is ready"),
+                _ = parking.lease(request, None) => panic!("nothing is ready"),
             }
         };
         tokio::select! {

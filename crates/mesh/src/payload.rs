@@ -98,7 +98,7 @@ impl Payloads {
         let counts = Counts::register(registry);
         let made = settings.processors.iter().map(|processor| {
             let counted = counts.of(&processor.to_string());
-            let (queue, waiting) = Queue::new(processor.clone(), (settings.memory, settings.waiting), counted.clone());
+            let (queue, waiting) = Queue::new(processor.clone(), settings.memory, settings.waiting, counted.clone());
             (Arc::new(queue), Delivery::new(processor, &settings.log_headers, waiting, counted))
         });
         let (queues, deliveries) = made.unzip();

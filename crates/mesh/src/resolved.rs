@@ -130,7 +130,7 @@ impl Target {
             let mut known = before.into_iter().flat_map(|before| before.targets.iter());
             let known = known.find(|target| target.revision == version.revision).and_then(|t| t.endpoints.as_deref());
             let elsewhere = version.ready.iter().filter(|worker| **worker != resolver.me);
-            Endpoints::of((&version.revision, &version.name), elsewhere, known, remotes)
+            Endpoints::of(&version.revision, &version.name, elsewhere, known, remotes)
         };
         Self {
             version: version.name.as_str().into(),
@@ -181,7 +181,8 @@ impl Resolved {
     pub(crate) fn hinted(
         &self,
         revision: &RevisionId,
-        said: (&WorkerId, ReplicaChange),
+        worker: &WorkerId,
+        change: ReplicaChange,
         remotes: &Remotes,
     ) -> Option<Self> {
         self.targets.iter().find(|target| target.revision == *revision)?;
@@ -189,7 +190,7 @@ impl Resolved {
             let mut target = target.clone();
             if target.revision == *revision {
                 let endpoints = target.endpoints.as_deref();
-                target.endpoints = Endpoints::hinted((revision, &target.version), said, endpoints, remotes);
+                target.endpoints = Endpoints::hinted(revision, &target.version, worker, change, endpoints, remotes);
             }
             target
         };

@@ -316,7 +316,7 @@ impl Applier {
     pub(crate) fn hint(&self, worker: &WorkerId, revision: &RevisionId, change: ReplicaChange) {
         let Some(remotes) = self.resolver.remotes.as_ref().filter(|_| *worker != self.resolver.me) else { return };
         let Some(entry) = self.routes.find(revision.deployment().key()) else { return };
-        let hinted = entry.route().hinted(revision, (worker, change), remotes);
+        let hinted = entry.route().hinted(revision, worker, change, remotes);
         if let Some(route) = hinted {
             entry.set_route(Arc::new(route));
         }

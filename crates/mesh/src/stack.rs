@@ -30,7 +30,7 @@ use std::{
 
 use berth_audit::AuditLog;
 use berth_spec::{
-    DeploymentName, InferError, NameKey, UseLimits,
+    DeploymentName, InferError, NameKey,
     id::{DEFAULT_NAMESPACE, MAX_NAMESPACE},
     inference::Shed,
     routes::{OnMiss, Stickiness},
@@ -53,7 +53,7 @@ use crate::{
     metrics::Totals,
     parking::{Parking, refusal},
     payload::Payloads,
-    quota::metered::MeteredRequest,
+    quota::metered::{LimitedModel, MeteredRequest},
     resolved::NoLease,
     routes::Routes,
     routes::alias::ResolvedAlias,
@@ -103,14 +103,15 @@ impl Stack {
     /// Refuses a model that the sender of a request may not do this with, just as one that nobody declared.
     pub(crate) fn may(
         &self,
-        (headers, extensions): (&HeaderMap, &Extensions),
+        headers: &HeaderMap,
+        extensions: &Extensions,
         action: Action,
         model: NameKey<'_>,
     ) -> Result<(), InferError> {
         let asker = extensions.get().cloned().unwrap_or_else(|| self.access.stranger());
         asker.may(action, Resource::Model(model)).map_err(|_| {
             let resource = trail::resource("Model", model);
-            trail::out_of_reach(&self.audit, (&asker, Some(headers), Some(extensions)), action, resource);
+            trail::out_of_reach(&self.audit, &asker, Some(headers), Some(extensions), action, resource);
             self.unknown(model)
         })
     }
@@ -118,13 +119,14 @@ impl Stack {
     /// Refuses the sender of a request whose role does not hold in the namespace of a function, be there one of that name or not.
     pub(crate) fn may_call(
         &self,
-        (headers, extensions): (&HeaderMap, &Extensions),
+        headers: &HeaderMap,
+        extensions: &Extensions,
         function: NameKey<'_>,
     ) -> Result<(), Denied> {
         let asker = extensions.get().cloned().unwrap_or_else(|| self.access.stranger());
         asker.may(Action::Infer, Resource::Namespace(function.namespace)).inspect_err(|_| {
             let resource = trail::resource("Function", function);
-            trail::out_of_reach(&self.audit, (&asker, Some(headers), Some(extensions)), Action::Infer, resource);
+            trail::out_of_reach(&self.audit, &asker, Some(headers), Some(extensions), Action::Infer, resource);
         })
     }
 
@@ -132,10 +134,11 @@ impl Stack {
     pub(crate) fn meter(
         &self,
         asker: Option<&Asker>,
-        model: Option<(&Arc<DeploymentState>, &UseLimits)>,
-        (headers, now): (Option<&HeaderMap>, Instant),
+        model: Option<LimitedModel<'_>>,
+        headers: Option<&HeaderMap>,
+        now: Instant,
     ) -> Result<Option<Arc<MeteredRequest>>, InferError> {
-        MeteredRequest::enter((&self.accounts, &self.totals), asker, model, (headers, now))
+        MeteredRequest::enter(&self.accounts, &self.totals, asker, model, headers, now)
     }
 
     /// The deployment for a request: the one of this name, or the choice of the alias of this name. Takes whatever a client
@@ -151,7 +154,7 @@ impl Stack {
         }
         let alias = self.routes.alias(model).ok_or_else(|| self.unknown(model))?;
         let key = caller.key(&alias.targets().sticky);
-        alias.choose((key, version), &self.routes).map(|(entry, via)| (entry, Some(via)))
+        alias.choose(key, version, &self.routes).map(|(entry, via)| (entry, Some(via)))
     }
 
     /// The deployment that a description is about: of an alias the one with that version, or with the largest share.
@@ -165,7 +168,7 @@ impl Stack {
         }
         let alias = self.routes.alias(model).ok_or_else(|| self.unknown(model))?;
         let found = match version {
-            Some(_) => alias.choose((None, version), &self.routes),
+            Some(_) => alias.choose(None, version, &self.routes),
             None => alias.main(&self.routes),
         };
         found.map(|(entry, via)| (entry, Some(via)))

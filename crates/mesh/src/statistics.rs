@@ -100,7 +100,7 @@ async fn of_place(
 ) -> Option<Statistics> {
     let (known, _) = endpoint.look(endpoints.now())?;
     let deadline = Instant::now() + ENDPOINT_TIMEOUT;
-    let request = head.request((&endpoints.revision, &endpoints.version), deadline, upload.again()?);
+    let request = head.request(&endpoints.revision, &endpoints.version, deadline, upload.again()?);
     match send(endpoint, &known, request, Wait::until(deadline), || None).await {
         Ok((held, _)) => {
             let told: ModelStatisticsResponse = held.message().await.ok()?;

@@ -35,12 +35,12 @@ impl<'a> Caller<'a> {
     }
 
     /// True if the sender may ask this model; that it may not is recorded.
-    pub(crate) fn may_infer(&self, (access, log): (&Access, &AuditLog), model: NameKey<'_>) -> bool {
+    pub(crate) fn may_infer(&self, access: &Access, log: &AuditLog, model: NameKey<'_>) -> bool {
         let Some(asker) = self.asker else { return !access.is_required() };
         let allowed = asker.may(Action::Infer, Resource::Model(model)).is_ok();
         if !allowed {
             let resource = trail::resource("Model", model);
-            trail::out_of_reach(log, (asker, self.headers, self.extensions), Action::Infer, resource);
+            trail::out_of_reach(log, asker, self.headers, self.extensions, Action::Infer, resource);
         }
         allowed
     }

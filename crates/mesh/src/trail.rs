@@ -12,7 +12,9 @@ use http::{Extensions, HeaderMap, StatusCode};
 /// Records that somebody may not do something with a model or a function, whatever the answer tells of it.
 pub(crate) fn out_of_reach(
     log: &AuditLog,
-    (asker, headers, extensions): (&Asker, Option<&HeaderMap>, Option<&Extensions>),
+    asker: &Asker,
+    headers: Option<&HeaderMap>,
+    extensions: Option<&Extensions>,
     action: Action,
     resource: AuditResource,
 ) {

@@ -50,12 +50,13 @@ where
         Ok(body) => body,
         Err(status) => return status.into_http(),
     };
-    repeated((parts, body), answering, move |request| api.answer(request)).await
+    repeated(parts, body, answering, move |request| api.answer(request)).await
 }
 
 /// Asks for an answer until somebody has decided, or it is late.
 async fn repeated<F>(
-    (parts, body): (Parts, Bytes),
+    parts: Parts,
+    body: Bytes,
     answering: &Answering,
     answer: impl Fn(Request<Body>) -> F,
 ) -> Response<Body>
@@ -145,10 +146,9 @@ mod tests {
     async fn a_call_for_a_state_ends_while_nobody_answers_and_other_calls_wait() {
         for (method, ends) in [("getModelStatus", true), ("getVModelStatus", true), ("setVModel", false)] {
             let request = Request::post(format!("/mmesh.ModelMesh/{method}")).body(()).expect("a request");
-            let call = (request.into_parts().0, Bytes::new());
             let nobody = |_: Request<Body>| std::future::pending::<Response<Body>>();
             let nowhere = |_: &DeploymentName| BTreeSet::<WorkerId>::new();
-            let told = repeated(call, &nowhere, nobody);
+            let told = repeated(request.into_parts().0, Bytes::new(), &nowhere, nobody);
             let told = tokio::time::timeout(Duration::from_secs(600), told).await.ok();
             let code = told.map(|response| response.headers()["grpc-status"].clone());
             assert_eq!(code, ends.then(|| HeaderValue::from_static("14")), "{method}");

@@ -82,7 +82,8 @@ pub(crate) async fn register(
     handle: &Handle,
     model: &DeploymentName,
     info: &ModelInfo,
-    (when, last_used): (LoadWhen, u64),
+    when: LoadWhen,
+    last_used: u64,
 ) -> Result<ModelState, Status> {
     let began = handle.now();
     declare(handle, model, info, false).await?;
@@ -101,7 +102,8 @@ pub(crate) async fn register(
 pub(crate) async fn ensure_loaded(
     handle: &Handle,
     model: &DeploymentName,
-    (when, last_used): (LoadWhen, u64),
+    when: LoadWhen,
+    last_used: u64,
 ) -> Result<ModelState, Status> {
     let began = handle.now();
     load::start(handle, model, load::time(last_used)).await?;

@@ -124,8 +124,8 @@ impl ModelMesh for Service {
         let model = name(&namespace(&metadata)?, "modelId", &asked.model_id)?;
         note(&extensions, "ModelDeployment", &model);
         let info = asked.model_info.ok_or_else(|| Status::invalid_argument("modelInfo is missing"))?;
-        let when = (when(asked.load_now, asked.sync), asked.last_used_time);
-        models::register(&self.handle, &model, &info, when).await.map(|state| Response::new(state.info))
+        let (when, last_used) = (when(asked.load_now, asked.sync), asked.last_used_time);
+        models::register(&self.handle, &model, &info, when, last_used).await.map(|state| Response::new(state.info))
     }
 
     async fn unregister_model(
@@ -149,8 +149,8 @@ impl ModelMesh for Service {
         let (metadata, extensions, asked) = request.into_parts();
         let model = name(&namespace(&metadata)?, "modelId", &asked.model_id)?;
         note(&extensions, "ModelDeployment", &model);
-        let when = (when(true, asked.sync), asked.last_used_time);
-        models::ensure_loaded(&self.handle, &model, when).await.map(|state| Response::new(state.info))
+        let (when, last_used) = (when(true, asked.sync), asked.last_used_time);
+        models::ensure_loaded(&self.handle, &model, when, last_used).await.map(|state| Response::new(state.info))
     }
 
     async fn set_v_model(&self, request: Request<SetVModelRequest>) -> Result<Response<VModelStatusInfo>, Status> {

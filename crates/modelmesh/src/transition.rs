@@ -289,8 +289,8 @@ async fn step(handle: &Handle, found: &VModel) -> Result<bool, Status> {
     let copies = wanted_of(&active);
     if takes_over(&target, copies, planned_for(handle, &found.target).await) {
         let (vmodel, owner, target) = (&found.name, found.owner.as_str(), &found.target);
-        let switched = vmodels::write(handle, (vmodel, owner), (target, target), found.rev).await?;
-        if switched && let Err(error) = vmodels::settle(handle, found, &(target.clone(), target.clone())).await {
+        let switched = vmodels::write(handle, vmodel, owner, target, target, found.rev).await?;
+        if switched && let Err(error) = vmodels::settle(handle, found, target, target).await {
             let model = &found.active;
             tracing::warn!(event = "model_not_released", %model, %error, "no virtual model leads to the model, which stays");
         }

@@ -44,6 +44,12 @@ pub(crate) struct VModel {
     pub(crate) owner: String,
 }
 
+/// Models that a virtual model leads to after a change: as in [`VModel`].
+struct Targets {
+    active: DeploymentName,
+    target: DeploymentName,
+}
+
 /// A change of a virtual model as a call asks for it: the target, and the conditions.
 pub(crate) struct Change {
     pub(crate) vmodel: DeploymentName,
@@ -77,6 +83,10 @@ impl VModel {
         })
     }
 
+    fn leads_to(&self, targets: &Targets) -> bool {
+        self.active == targets.active && self.target == targets.target
+    }
+
     /// True while it changes to another target.
     pub(crate) fn changes(&self) -> bool {
         self.active != self.target
@@ -96,8 +106,10 @@ pub(crate) async fn read(handle: &Handle, vmodel: &DeploymentName) -> Result<Opt
 /// was faster.
 pub(crate) async fn write(
     handle: &Handle,
-    (vmodel, owner): (&DeploymentName, &str),
-    (active, target): (&DeploymentName, &DeploymentName),
+    vmodel: &DeploymentName,
+    owner: &str,
+    active: &DeploymentName,
+    target: &DeploymentName,
     expect: Rev,
 ) -> Result<bool, Status> {
     let manifest = ids::vmodel(vmodel, active, target, owner)?;
@@ -145,10 +157,10 @@ async fn begin(handle: &Handle, transitions: &Arc<Transitions>, change: &Change)
         Err(refused) => return Err(refused),
     };
     if let Some(before) = before {
-        transitions.cool(&after.0);
-        settle(handle, &before, &after).await?;
+        transitions.cool(&after.active);
+        settle(handle, &before, &after.active, &after.target).await?;
     }
-    let changes = after.0 != after.1;
+    let changes = after.active != after.target;
     if change.load_now {
         // One that nobody has called yet makes no model leave that is in use, unless it follows on such a one.
         let used = (!changes).then(|| models::registered_use(handle));
@@ -159,28 +171,24 @@ async fn begin(handle: &Handle, transitions: &Arc<Transitions>, change: &Change)
 
 /// Has a virtual model lead to its active model and its target, and tells what it led to before. `registered`: the target was
 /// not there before.
-async fn lead(
-    handle: &Handle,
-    change: &Change,
-    registered: &mut bool,
-) -> Result<(Option<VModel>, (DeploymentName, DeploymentName)), Status> {
+async fn lead(handle: &Handle, change: &Change, registered: &mut bool) -> Result<(Option<VModel>, Targets), Status> {
     for _ in 0..ATTEMPTS {
         let before = read(handle, &change.vmodel).await?;
         check(change, before.as_ref())?;
         *registered |= prepare(handle, change).await?;
         let after = wanted(handle, change, before.as_ref()).await;
-        let unchanged = before.as_ref().is_some_and(|before| (&before.active, &before.target) == (&after.0, &after.1));
+        let unchanged = before.as_ref().is_some_and(|before| before.leads_to(&after));
         if !unchanged {
             let rev = before.as_ref().map_or(Rev::NONE, |before| before.rev);
             // Who changes it without saying an owner leaves it as it was.
             let new = if change.owner.is_empty() { &change.default_owner } else { &change.owner };
             let owner = before.as_ref().map_or(new, |before| &before.owner);
-            if !write(handle, (&change.vmodel, owner), (&after.0, &after.1), rev).await? {
+            if !write(handle, &change.vmodel, owner, &after.active, &after.target, rev).await? {
                 continue;
             }
-            if after.0 != after.1 {
+            if after.active != after.target {
                 // Counts as used just now, so that it is the last one to leave for its successor.
-                load::start(handle, &after.0, None).await?;
+                load::start(handle, &after.active, None).await?;
             }
         }
         return Ok((before, after));
@@ -233,26 +241,27 @@ async fn prepare(handle: &Handle, change: &Change) -> Result<bool, Status> {
 }
 
 /// The active model and the target after a change.
-async fn wanted(handle: &Handle, change: &Change, before: Option<&VModel>) -> (DeploymentName, DeploymentName) {
+async fn wanted(handle: &Handle, change: &Change, before: Option<&VModel>) -> Targets {
     let target = change.target.clone();
     let Some(before) = before.filter(|before| before.active != target && !change.force) else {
-        return (target.clone(), target);
+        return Targets { active: target.clone(), target };
     };
     if before.target == target {
-        return (before.active.clone(), target); // it is under way
+        return Targets { active: before.active.clone(), target }; // it is under way
     }
     let (active, new) = (load::state(handle, &before.active).await, load::state(handle, &target).await);
     if active.ready == 0 || new.ready >= active.ready {
-        return (target.clone(), target);
+        return Targets { active: target.clone(), target };
     }
-    (before.active.clone(), target)
+    Targets { active: before.active.clone(), target }
 }
 
 /// Lets go of what a virtual model led to before.
 pub(crate) async fn settle(
     handle: &Handle,
     before: &VModel,
-    (active, target): &(DeploymentName, DeploymentName),
+    active: &DeploymentName,
+    target: &DeploymentName,
 ) -> Result<(), Status> {
     let mut left = vec![&before.active, &before.target];
     left.retain(|old| *old != active && *old != target);

@@ -28,7 +28,7 @@ mod keyring;
 mod revocations;
 
 pub use self::{
-    authority::{Authority, DEFAULT_VALIDITY},
+    authority::{Authority, DEFAULT_VALIDITY, NodeSubject},
     ca_key::{CaKey, RemoteKey},
     certificate::{NodeCertificate, certifies},
     enrolment::Enrolment,

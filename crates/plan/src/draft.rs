@@ -292,10 +292,11 @@ impl<'w> Draft<'w> {
         &mut self,
         severity: Severity,
         reason: &'static str,
-        about: (&DeploymentName, Option<&WorkerId>),
+        deployment: &DeploymentName,
+        worker: Option<&WorkerId>,
         message: String,
     ) {
-        let (deployment, worker) = (Some(about.0.clone()), about.1.cloned());
+        let (deployment, worker) = (Some(deployment.clone()), worker.cloned());
         self.events.push(Event { at: self.now, severity, reason, message, deployment, worker, function: None });
     }
 }

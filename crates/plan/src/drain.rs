@@ -46,7 +46,7 @@ pub(crate) fn shed(draft: &mut Draft<'_>, work: &mut Work<'_>, revision: &Revisi
             Standing::Gone { .. } => (Severity::Warning, "ReplicaLost", "the worker did not come back"),
         };
         let message = format!("{name} left {}: {why}", replica.worker);
-        draft.tell(severity, reason, (&name, Some(&replica.worker)), message);
+        draft.tell(severity, reason, &name, Some(&replica.worker), message);
     }
     draft.drop_replicas(work, |replica| surplus.contains(replica));
 }
@@ -59,7 +59,7 @@ fn surplus(draft: &Draft<'_>, work: &Work<'_>, revision: &RevisionId) -> Vec<Rep
         return Vec::new(); // nearly always
     }
     let counting = all.iter().copied().filter(|replica| lost::counts(draft, work, replica)).collect();
-    let kept = place::homes(draft, work, (revision, target), &best_first(draft, counting)).kept;
+    let kept = place::homes(draft, work, revision, target, &best_first(draft, counting)).kept;
     let (kept, others): (Vec<&Replica>, Vec<&Replica>) =
         all.into_iter().partition(|replica| kept.contains(&replica.worker));
     let target = target as usize;

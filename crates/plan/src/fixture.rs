@@ -181,7 +181,7 @@ impl Fixture {
 
     /// Adds a worker with the labels of a region and of a zone in it.
     #[must_use]
-    pub fn worker_in(self, called: &str, memory: ByteSize, (region, zone): (&str, &str)) -> Self {
+    pub fn worker_in(self, called: &str, memory: ByteSize, region: &str, zone: &str) -> Self {
         self.worker_with(called, memory, |info| {
             info.labels.insert(REGION.to_owned(), region.to_owned());
             info.labels.insert(ZONE.to_owned(), zone.to_owned());

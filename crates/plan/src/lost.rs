@@ -41,7 +41,8 @@ pub(crate) fn step(draft: &mut Draft<'_>, work: &mut Work<'_>) {
         draft.tell(
             Severity::Warning,
             "ReplicaLost",
-            (&name, Some(&replica.worker)),
+            &name,
+            Some(&replica.worker),
             format!("{name} left {}: the worker {rejection}", replica.worker),
         );
     }
@@ -167,7 +168,8 @@ fn let_go(draft: &mut Draft<'_>, work: &mut Work<'_>) -> bool {
         draft.tell(
             Severity::Normal,
             "LetGo",
-            (&name, Some(&replica.worker)),
+            &name,
+            Some(&replica.worker),
             format!("{name} leaves with {}: its next request loads it elsewhere", replica.worker),
         );
     }

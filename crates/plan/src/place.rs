@@ -34,19 +34,19 @@ use crate::{
 /// Finds a place for everything that is wanted and has none.
 pub(crate) fn step(draft: &mut Draft<'_>) {
     fix_overcommit::step(draft);
-    let mut wants: Wants = draft.works().numbered().flat_map(|each| numbered(draft, each)).collect();
+    let mut wants: Wants = draft.works().numbered().flat_map(|(slot, work)| numbered(draft, slot, work)).collect();
     // What had no place is tried again until nothing moves: those who left may have made more room than was asked for.
     // So planning again finds the same, down to the numbers in the reasons.
     while place_all(draft, wants) {
         let unplaced = draft.works().numbered().filter(|(_, work)| work.unplaced);
-        wants = unplaced.flat_map(|each| numbered(draft, each)).collect();
+        wants = unplaced.flat_map(|(slot, work)| numbered(draft, slot, work)).collect();
     }
 }
 
 /// Wanted replicas, in order, with their deployments.
 type Wants = BTreeSet<(Want, WorkIndex)>;
 
-fn numbered(draft: &Draft<'_>, (slot, work): (WorkIndex, &Work<'_>)) -> impl Iterator<Item = (Want, WorkIndex)> {
+fn numbered(draft: &Draft<'_>, slot: WorkIndex, work: &Work<'_>) -> impl Iterator<Item = (Want, WorkIndex)> {
     wants_of(draft, work).into_iter().map(move |want| (want, slot))
 }
 
@@ -62,7 +62,7 @@ fn place_all(draft: &mut Draft<'_>, mut wants: Wants) -> bool {
         let Some(settled) = draft.at(slot, |draft, work| settle(draft, work, &want)) else { continue };
         moved |= settled.moved;
         for name in settled.again {
-            wants.extend(draft.works().found(&name).into_iter().flat_map(|each| numbered(draft, each)));
+            wants.extend(draft.works().found(&name).into_iter().flat_map(|(slot, work)| numbered(draft, slot, work)));
         }
     }
     moved
@@ -115,7 +115,7 @@ fn put<'w>(draft: &mut Draft<'w>, work: &mut Work<'w>, want: &Want, choice: &Cho
     let replica =
         Replica { revision: want.revision.clone(), worker: worker.clone(), claim: choice.claim, placed: draft.now };
     draft.put(work, replica);
-    draft.tell(Severity::Normal, "Placed", (&name, Some(worker)), placed(want, choice));
+    draft.tell(Severity::Normal, "Placed", &name, Some(worker), placed(want, choice));
     drain::shed(draft, work, &want.revision); // what it takes the place of may go
     lost::wait(draft, work); // what is taken back may answer at once, so that what is lost can be waited for
     Settled { moved: true, again: choice.victims.iter().map(|victim| victim.deployment().clone()).collect() }

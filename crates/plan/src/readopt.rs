@@ -67,6 +67,6 @@ fn readopt_on<'w>(draft: &mut Draft<'w>, work: &mut Work<'w>, id: &RevisionId, w
     lost::wait(draft, work); // it answers, so that what is lost can be waited for
     let name = work.name().clone();
     let message = format!("{name} is taken back on {worker}, which held it all the time");
-    draft.tell(berth_spec::event::Severity::Normal, "TakenBack", (&name, Some(worker)), message);
+    draft.tell(berth_spec::event::Severity::Normal, "TakenBack", &name, Some(worker), message);
     true
 }

@@ -25,12 +25,12 @@
 //! `Canary` has no deadline: it lasts until the author promotes the new revision or goes back. Both revisions have all their
 //! copies. After `Recreating` nothing is left to share requests with, so that there is no canary.
 
-use berth_spec::{Generation, RevisionId, Time, deployment::Percent, event::Severity, shortened};
+use berth_spec::{Deployment, Generation, RevisionId, Time, deployment::Percent, event::Severity, shortened};
 
 use crate::{
     Rollout,
     draft::{Draft, Work},
-    world::Verdict,
+    world::{Change, Verdict},
 };
 
 /// Most bytes of a cause in an event: the worker, the category and some 120 characters. The event of the load, and the status, have
@@ -209,7 +209,8 @@ pub(crate) fn recreate(draft: &mut Draft<'_>, work: &mut Work<'_>) -> bool {
     draft.tell(
         Severity::Normal,
         "RolloutRecreates",
-        (&name, None),
+        &name,
+        None,
         format!("{name}: no room for {from} and {to} together, {from} leaves first"),
     );
     draft.drop_replicas(work, |replica| replica.revision == from);
@@ -234,20 +235,20 @@ fn announce(draft: &mut Draft<'_>, work: &Work<'_>, after: &Rollout) {
             (Severity::Normal, "RolloutCompleted", format!("{name}: {revision} serves"))
         }
         Rollout::Stuck { serving, failed, reason, .. } => {
-            let (what, reason) = (remedy(after), shortened(reason.clone(), CAUSE));
+            let (what, reason) = (remedy(after, &work.entry.deployment), shortened(reason.clone(), CAUSE));
             let message =
                 format!("{name}: {failed} is given up, {serving} goes on serving: {reason}; {what} to try again");
             (Severity::Warning, "RolloutStuck", message)
         }
         _ => return,
     };
-    draft.tell(severity, reason, (&name, None), message);
+    draft.tell(severity, reason, &name, None, message);
 }
 
 /// Advice on a rollout that is stuck.
-pub(crate) fn remedy(rollout: &Rollout) -> &'static str {
+pub(crate) fn remedy(rollout: &Rollout, deployment: &Deployment) -> String {
     match rollout {
-        Rollout::Stuck { refused: true, .. } => "change the credentials of its worker, or the spec,",
-        _ => "change the spec",
+        Rollout::Stuck { refused: true, .. } => "change the credentials of its worker, or the spec,".to_owned(),
+        _ => format!("change {}", Change::of(deployment)),
     }
 }

@@ -79,7 +79,7 @@ fn announce(draft: &mut Draft<'_>, work: &mut Work<'_>) {
     let (name, target) = (work.name().clone(), work.target);
     if target > 0 && target < too_many {
         let message = format!("{name}: {target} copies rather than {have} are enough");
-        draft.tell(Severity::Normal, "ScaledDown", (&name, None), message);
+        draft.tell(Severity::Normal, "ScaledDown", &name, None, message);
     }
 }
 
@@ -176,14 +176,14 @@ fn on_demand(draft: &mut Draft<'_>, work: &mut Work<'_>) -> u32 {
     }
     let name = work.name().clone();
     if work.entry.warm.as_ref().is_some_and(|warm| warm.paged_out.is_some()) {
-        draft.tell(Severity::Normal, "PagedOut", (&name, None), format!("{name} was paged out on request"));
+        draft.tell(Severity::Normal, "PagedOut", &name, None, format!("{name} was paged out on request"));
         return 0;
     }
     let Some(idle_after) = work.entry.deployment.spec.idle_after else { return 1 };
     match idle_since(draft, work) {
         Some(since) if draft.now >= since + idle_after => {
             let idle = Duration::from_secs(draft.now.since(since).as_secs());
-            draft.tell(Severity::Normal, "ScaledToZero", (&name, None), format!("{name} was not used for {idle:?}"));
+            draft.tell(Severity::Normal, "ScaledToZero", &name, None, format!("{name} was not used for {idle:?}"));
             0
         }
         Some(since) => {

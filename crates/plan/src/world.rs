@@ -43,7 +43,7 @@ pub use assumed::AssumedInventory;
 use copies::Room;
 pub use demand::{EXPLICIT_LOADS, TotalUse};
 pub(crate) use deployment::TrackedDeployment;
-pub use deployment::{LoadFailed, Prospect, Verdict};
+pub use deployment::{Change, LoadFailed, Prospect, Verdict};
 pub use liveness::MassLoss;
 pub(crate) use liveness::{MassLossHold, Waves};
 use terms::Registered;

@@ -61,7 +61,7 @@ pub fn check_card(text: &str, file: &str, rules: &CardRules<'_>) -> CheckedCard 
         None => {}
     }
     let version = document.json.get("schemaVersion").and_then(Value::as_str).unwrap_or(schema::NEWEST);
-    let findings = schema::check(SchemaKind::ModelCard, version, &document, (Step::Cards, file, text));
+    let findings = schema::check(SchemaKind::ModelCard, version, &document, Step::Cards, file, text);
     problems.extend(findings.into_iter().flatten().map(|finding| finding.problem));
     let mut card = None;
     if problems.iter().all(|problem| problem.severity == Severity::Warning) {

@@ -107,7 +107,8 @@ impl<T> Parsed<T> {
 
 /// Reads, checks against the schema and makes typed, what one document may be.
 fn read<T>(
-    (file, text): (&str, &str),
+    file: &str,
+    text: &str,
     step: Step,
     kind: SchemaKind,
     typed: impl FnOnce(Value) -> Result<T, (String, String)>,
@@ -123,7 +124,7 @@ fn read<T>(
         Err(problem) => return (parsed.with_problem(*problem), None),
     };
     parsed.note_places(&document);
-    let findings = schema::check(kind, schema::NEWEST, &document, (step, file, text)).unwrap_or_default();
+    let findings = schema::check(kind, schema::NEWEST, &document, step, file, text).unwrap_or_default();
     parsed.problems.extend(findings.into_iter().map(as_reference));
     // An unpinned reference is a matter of the next step; the rest of the manifest can be read all the same.
     if !parsed.problems.iter().any(|problem| problem.is_error() && problem.step == step) {
@@ -182,7 +183,7 @@ fn refuse_later(problem: &mut Problem) {
 
 /// Steps 2 and 3 for one manifest.
 pub(crate) fn manifest(file: &str, text: &str, protocols: Protocols) -> Parsed<DeploymentManifest> {
-    let (mut parsed, _) = read((file, text), Step::Manifests, SchemaKind::Deployment, crate::manifest::read);
+    let (mut parsed, _) = read(file, text, Step::Manifests, SchemaKind::Deployment, crate::manifest::read);
     parsed.problems.iter_mut().filter(|problem| is_of_later(problem)).for_each(refuse_later);
     let Some(manifest) = parsed.value.clone() else { return parsed };
     let mut found = Vec::new();
@@ -256,7 +257,7 @@ pub(crate) fn worker(file: &str, text: &str) -> Parsed<WorkerFile> {
         let vault = vault.map(|secrets| json!({"worker_id": config.worker_id, "secrets": secrets}).to_string().into());
         Ok(WorkerFile { config, vault })
     };
-    let (mut parsed, document) = read((file, text), Step::Workers, SchemaKind::WorkerConfig, of);
+    let (mut parsed, document) = read(file, text, Step::Workers, SchemaKind::WorkerConfig, of);
     if let Some(document) = document {
         let found = vault_problems(&document, file);
         if !found.is_empty() {

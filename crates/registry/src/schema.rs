@@ -101,7 +101,9 @@ pub(crate) fn check(
     kind: SchemaKind,
     version: &str,
     document: &Document,
-    (step, file, text): (Step, &str, &str),
+    step: Step,
+    file: &str,
+    text: &str,
 ) -> Option<Vec<Finding>> {
     let schema = compiled(kind, version)?;
     let lines = Lines::of(text);

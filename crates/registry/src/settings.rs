@@ -237,7 +237,7 @@ impl Settings {
             Ok(None) => return Ok(Self::default()),
             Err(problem) => return Err(vec![*problem]),
         };
-        let findings = schema::check(SchemaKind::Settings, schema::NEWEST, &document, (step, SETTINGS_FILE, text));
+        let findings = schema::check(SchemaKind::Settings, schema::NEWEST, &document, step, SETTINGS_FILE, text);
         let mut problems: Vec<Problem> = findings.into_iter().flatten().map(|finding| finding.problem).collect();
         if problems.is_empty() {
             match serde_json::from_value::<Self>(document.json.clone()) {

@@ -172,7 +172,7 @@ impl ValidationRun<'_> {
         let mut report = Report { signer, idle, ..Report::new(problems, local.counts, offline) };
         if report.is_accepted() && !offline {
             let deployments = deployments.into_iter().map(|(deployment, _)| deployment).collect();
-            let desired = desired(commit, (deployments, local.aliases), workers, local.secrets, settings);
+            let desired = desired(commit, deployments, local.aliases, workers, local.secrets, settings);
             let mut functions = local.functions;
             functions.sort_by(|a, b| a.name.cmp(&b.name));
             report.desired = Some(Desired { signer: report.signer.clone(), functions, ..desired });
@@ -246,7 +246,8 @@ fn unservable(deployment: &DesiredDeployment, parsed: &Parsed<DeploymentManifest
 
 fn desired(
     commit: Option<&CommitInfo>,
-    (mut deployments, mut aliases): (Vec<DesiredDeployment>, Vec<ManifestAlias>),
+    mut deployments: Vec<DesiredDeployment>,
+    mut aliases: Vec<ManifestAlias>,
     mut workers: Vec<WorkerConfig>,
     secret_files: Vec<SecretFile>,
     settings: Settings,

@@ -360,4 +360,11 @@ impl Deployment {
     pub fn revision_id(&self) -> RevisionId {
         Revision::id_of(self)
     }
+
+    /// True if the artifact is a local file that its source looks at again and again: a changed file is a new revision.
+    #[must_use]
+    pub fn watches_file(&self) -> bool {
+        let is_hashed_here = self.spec.model.sha256.is_none() && self.digest.is_some();
+        is_hashed_here && self.origin.kind() == Origin::DIRECTORY
+    }
 }

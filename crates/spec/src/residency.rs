@@ -12,7 +12,7 @@
 //!
 //! Only the worker that holds the replica writes this.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, fmt, sync::Arc, time::Duration};
 
 use crate::{Breaker, ByteSize, Digest, Generation, Load, RevisionId, Signature, Time, WorkerId, WorkerState};
 
@@ -48,7 +48,7 @@ pub enum Residency {
 }
 
 /// Step of the preparation of a model card, before its model can be loaded.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Preparing {
     /// Its artifact is fetched first: a file in it lists the packages.
     Artifact,
@@ -56,19 +56,33 @@ pub enum Preparing {
     Code,
     /// Its packages of the operating system are looked for, or installed.
     SystemPackages,
-    /// Its Python environment is made.
-    Environment,
+    /// Its Python environment is made. The present activity is told to people, where it is known.
+    Environment(Option<Arc<str>>),
 }
 
 impl Preparing {
+    /// The most bytes of an activity: a few names and numbers, in a line of a terminal.
+    pub const MAX_ACTIVITY: usize = 200;
+
     /// The word in status, metrics and logs.
     #[must_use]
-    pub const fn as_str(self) -> &'static str {
+    pub const fn as_str(&self) -> &'static str {
         match self {
             Self::Artifact => "artifact",
             Self::Code => "code",
             Self::SystemPackages => "system_packages",
-            Self::Environment => "environment",
+            Self::Environment(_) => "environment",
+        }
+    }
+}
+
+/// For people: the activity where it is known, else the step.
+impl fmt::Display for Preparing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::SystemPackages => f.write_str("system packages"),
+            Self::Environment(Some(activity)) => f.write_str(activity),
+            step => f.write_str(step.as_str()),
         }
     }
 }

@@ -223,8 +223,8 @@ impl Cgroup {
         let group = self.memory.as_ref()?;
         let used = |file: &str| fs_err::read_to_string(group.join(file)).ok()?.trim().parse::<u64>().ok();
         let used = used("memory.current").or_else(|| used("memory.usage_in_bytes"))?;
-        let stat = group.join("memory.stat");
-        Some(ByteSize(used.saturating_sub(count(&stat, "inactive_file") + count(&stat, "active_file"))))
+        let stat = fs_err::read_to_string(group.join("memory.stat")).unwrap_or_default();
+        Some(ByteSize(used.saturating_sub(number(&stat, "inactive_file") + number(&stat, "active_file"))))
     }
 
     /// Ends every process in it.
@@ -248,9 +248,12 @@ impl Drop for Cgroup {
     }
 }
 
-/// The number behind a word at the beginning of a line.
+/// The number behind a word at the beginning of a line of a file.
 fn count(file: &Path, word: &str) -> u64 {
-    let text = fs_err::read_to_string(file).unwrap_or_default();
+    number(&fs_err::read_to_string(file).unwrap_or_default(), word)
+}
+
+fn number(text: &str, word: &str) -> u64 {
     let mut lines = text.lines().map(str::split_whitespace);
     lines.find_map(|mut line| (line.next() == Some(word)).then(|| line.next()?.parse().ok())?).unwrap_or(0)
 }

@@ -16,6 +16,7 @@ mod checkout;
 mod content_store;
 mod dependency_outcomes;
 mod environment;
+mod install_progress;
 mod interpreter;
 mod locked;
 mod own_requirements;
@@ -44,6 +45,7 @@ use self::{
     content_store::ContentStore,
     dependency_outcomes::DependencyOutcomes,
     environment::{Environments, Order, Packages},
+    install_progress::InstallProgress,
     locked::LockFile,
 };
 pub use self::{
@@ -240,13 +242,15 @@ impl Preparer {
     ) -> Result<PreparedModel, Miss> {
         // What they are now: a newer set is for the next one.
         let keys = Arc::clone(&self.keys.borrow());
+        let progress = InstallProgress::new(tell);
         if card.is_built_in() {
-            let order = Order { settings: &self.settings, keys: &keys, blocked: &blocked, outcomes };
+            let order =
+                Order { settings: &self.settings, keys: &keys, blocked: &blocked, outcomes, progress: &progress };
             let packages = match card.own_requirements() {
                 Some(file) => Packages::OfArtifact(own_requirements::read(artifact, file).await?),
                 None => Packages::OfCard,
             };
-            let environment = self.environments.get(&card.card.runtime, packages, order, tell).await?;
+            let environment = self.environments.get(&card.card.runtime, packages, order).await?;
             return Ok(PreparedModel {
                 code: self.no_code.clone(),
                 python: environment.python,
@@ -256,7 +260,7 @@ impl Preparer {
                 pin: Pins(vec![Arc::new(environment.held)]),
             });
         }
-        tell(Preparing::Code);
+        progress.begin(Preparing::Code);
         let code = {
             let alone = self.key_lock.acquire(&Checkouts::name_of(card)).await;
             let (checkouts, card) = (Arc::clone(&self.checkouts), Arc::clone(card));
@@ -270,13 +274,13 @@ impl Preparer {
             };
             tokio::task::spawn_blocking(work).await.map_err(Fault::internal)??
         };
-        let order = Order { settings: &self.settings, keys: &keys, blocked: &blocked, outcomes };
+        let order = Order { settings: &self.settings, keys: &keys, blocked: &blocked, outcomes, progress: &progress };
         let files = code.held.path.join(checkout::FILES);
         let packages = match card.card.runtime.dependencies_lock.as_deref() {
             Some(path) => Packages::Locked(LockFile { code: &files, path }),
             None => Packages::OfCard,
         };
-        let environment = self.environments.get(&card.card.runtime, packages, order, tell).await?;
+        let environment = self.environments.get(&card.card.runtime, packages, order).await?;
         Ok(PreparedModel {
             code: files,
             python: environment.python,

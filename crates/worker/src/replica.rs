@@ -40,7 +40,7 @@ pub use self::{
     retries::{MAX_RETRIES, RETRY_BASE, RETRY_CAP, Retries},
 };
 pub use crate::fault::Fault;
-use crate::{agent::PATIENCE, artifacts::Artifact};
+use crate::{agent::PATIENCE, artifacts::Artifact, runtime::Validation};
 
 /// A model that its runtime loses sooner than this after it became ready is loaded again only after [`RETRY_BASE`]: a
 /// minute is long for a load that works, and short for an engine that restarts.
@@ -178,7 +178,7 @@ impl Replica {
     pub fn residency(&self) -> Residency {
         match &self.state {
             State::Queued | State::Prepared | State::Fetched(_) => Residency::Queued,
-            State::Preparing(step) => Residency::Preparing(*step),
+            State::Preparing(step) => Residency::Preparing(step.clone()),
             State::Fetching { done, total } => Residency::Fetching { done: *done, total: *total },
             State::Loading(_) => Residency::Loading,
             State::Validating(..) => Residency::Validating,
@@ -319,10 +319,13 @@ impl Replica {
                 Next::To(State::Refused(artifact, self.failure(fault, now)), None)
             }
             (State::Loading(artifact), input) => self.loading(artifact, input, elapsed_ms, now),
-            (State::Validating(artifact, mut facts), Input::Validated(Validated { memory, unvalidated })) => {
+            (State::Validating(artifact, mut facts), Input::Validated(Validated { memory, outcome })) => {
                 self.phases.validate_ms = elapsed_ms;
                 facts.memory = facts.memory.max(memory.unwrap_or_default());
-                facts.unvalidated = unvalidated;
+                facts.unvalidated = match outcome {
+                    Validation::Inconclusive(why) => Some(why),
+                    Validation::Passed | Validation::NotRun => None,
+                };
                 match self.wanted {
                     true => self.ready(&artifact, facts, now),
                     false => unload(facts.memory, artifact.digest, None, now),

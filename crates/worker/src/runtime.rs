@@ -154,9 +154,11 @@ impl LoadError {
 /// The outcome of a validation inference after which a model may serve.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum Validation {
-    /// Passed, or not asked for.
+    /// The model answered the request.
     #[default]
     Passed,
+    /// No request was run: it is turned off, or this runtime runs only requests that somebody gives.
+    NotRun,
     /// The model refused a request that was made of its signature alone, for this reason. A good model may do that.
     Inconclusive(String),
 }

@@ -85,7 +85,8 @@ pub(crate) fn run(
     stages: &Stages,
     name: &str,
     workspace: &Workspace,
-    (suite, tools): (Suite, &Tools),
+    suite: Suite,
+    tools: &Tools,
     rest: &[String],
 ) -> Vec<Timed> {
     if suite.name == CLUSTER.name && !debian::namespaces() {

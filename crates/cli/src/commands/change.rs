@@ -48,7 +48,8 @@ pub(super) fn manifest_of(view: &DeploymentView) -> Value {
 pub(super) async fn write(
     client: &Client,
     name: &DeploymentName,
-    (manifest, version): (&Value, &str),
+    manifest: &Value,
+    version: &str,
     force: bool,
 ) -> Result<ApplyResult, Failure> {
     let query: &[_] = if force { &[("force", "true".to_owned())] } else { &[] };
@@ -71,7 +72,7 @@ pub(super) async fn change(
         let view = read(client, name).await?;
         let mut manifest = manifest_of(&view);
         edit(&view, &mut manifest)?;
-        match write(client, name, (&manifest, &view.metadata.resource_version), force).await {
+        match write(client, name, &manifest, &view.metadata.resource_version, force).await {
             Err(Failure::Conflict(_)) => {}
             other => return other,
         }

@@ -49,7 +49,7 @@ pub(crate) async fn run(args: &EditArgs) -> Result<(), Failure> {
         file.edit()?;
         let changed = match parsed(&file.text()?, &name) {
             Ok(after) if changes(&before, &after).is_empty() => return Ok(terminal::print("nothing changed")?),
-            Ok(after) => write(&client, &name, (&after, &view.metadata.resource_version), args.force).await,
+            Ok(after) => write(&client, &name, &after, &view.metadata.resource_version, args.force).await,
             Err(wrong) => Err(wrong),
         };
         match changed {

@@ -209,7 +209,8 @@ pub(super) async fn rolled_out(client: &Client, name: &DeploymentName, timeout: 
 pub(super) async fn history(
     client: &Client,
     name: &DeploymentName,
-    (generation, form): (Option<u64>, Form),
+    generation: Option<u64>,
+    form: Form,
 ) -> Result<(), Failure> {
     let function = read(client, name).await?;
     let past = &function.status.history;
@@ -236,11 +237,7 @@ pub(super) async fn history(
 }
 
 /// Declares again what was deployed before: its spec, and its artifact where that is still kept.
-pub(super) async fn undo(
-    client: &Client,
-    name: &DeploymentName,
-    (to, force): (Option<u64>, bool),
-) -> Result<(), Failure> {
+pub(super) async fn undo(client: &Client, name: &DeploymentName, to: Option<u64>, force: bool) -> Result<(), Failure> {
     for _ in 1..ATTEMPTS {
         let function = read(client, name).await?;
         let past = &function.status.history;

@@ -91,7 +91,7 @@ pub(crate) async fn run(args: &GetArgs) -> Result<(), Failure> {
         if at > 0 && matches!(args.output, Form::Table | Form::Wide) {
             terminal::print("\n")?;
         }
-        one_kind(&client, args, (*resource, names.as_slice()), &mut gathered).await?;
+        one_kind(&client, args, *resource, names, &mut gathered).await?;
     }
     if is_all(args)
         && let Some(items) = &mut gathered
@@ -187,7 +187,8 @@ fn fits(args: &GetArgs, resource: Resource, names: &[String]) -> Result<(), Fail
 async fn one_kind(
     client: &Client,
     args: &GetArgs,
-    (resource, names): (Resource, &[String]),
+    resource: Resource,
+    names: &[String],
     gathered: &mut Gathered,
 ) -> Result<(), Failure> {
     if let Some(word) = &args.about {
@@ -197,7 +198,7 @@ async fn one_kind(
         return watch(client, args, resource, names).await;
     }
     match resource {
-        Resource::Deployments => show::<DeploymentView>(client, args, (resource, names), gathered).await,
+        Resource::Deployments => show::<DeploymentView>(client, args, resource, names, gathered).await,
         Resource::Nodes if names.is_empty() => {
             let query = labels(args);
             let nodes: NodeList = client.json(client.request(Method::GET, &[resource.plural()], &query)).await?;
@@ -209,22 +210,23 @@ async fn one_kind(
             }
             print_items(&nodes.items, resource, args)
         }
-        Resource::Nodes => show::<NodeView>(client, args, (resource, names), gathered).await,
-        Resource::Workers => show::<WorkerView>(client, args, (resource, names), gathered).await,
-        Resource::Replicas => show::<ReplicaView>(client, args, (resource, names), gathered).await,
-        Resource::Revisions => show::<RevisionView>(client, args, (resource, names), gathered).await,
-        Resource::Aliases => show::<AliasView>(client, args, (resource, names), gathered).await,
-        Resource::Events => show::<EventView>(client, args, (resource, names), gathered).await,
-        Resource::Sources => show::<SourceView>(client, args, (resource, names), gathered).await,
-        Resource::Functions => show::<FunctionView>(client, args, (resource, names), gathered).await,
-        Resource::Secrets => show::<SecretView>(client, args, (resource, names), gathered).await,
+        Resource::Nodes => show::<NodeView>(client, args, resource, names, gathered).await,
+        Resource::Workers => show::<WorkerView>(client, args, resource, names, gathered).await,
+        Resource::Replicas => show::<ReplicaView>(client, args, resource, names, gathered).await,
+        Resource::Revisions => show::<RevisionView>(client, args, resource, names, gathered).await,
+        Resource::Aliases => show::<AliasView>(client, args, resource, names, gathered).await,
+        Resource::Events => show::<EventView>(client, args, resource, names, gathered).await,
+        Resource::Sources => show::<SourceView>(client, args, resource, names, gathered).await,
+        Resource::Functions => show::<FunctionView>(client, args, resource, names, gathered).await,
+        Resource::Secrets => show::<SecretView>(client, args, resource, names, gathered).await,
     }
 }
 
 async fn show<T>(
     client: &Client,
     args: &GetArgs,
-    (resource, names): (Resource, &[String]),
+    resource: Resource,
+    names: &[String],
     gathered: &mut Gathered,
 ) -> Result<(), Failure>
 where

@@ -376,7 +376,7 @@ async fn operate(args: RunArgs) -> Result<(), Failure> {
     let telemetry = Telemetry::start(&TelemetrySettings { filter: args.log, json, otlp: None, worker })?;
     let metrics = OperatorMetrics::default();
     let port = match args.listen {
-        Some(address) => Some(port::bind(("metrics", "--listen"), address, None).await?),
+        Some(address) => Some(port::bind("metrics", "--listen", address, None).await?),
         None => None,
     };
     let client = client(args.context.as_deref()).await?;

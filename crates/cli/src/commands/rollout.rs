@@ -221,7 +221,7 @@ async fn past(client: &Client, name: &DeploymentName) -> Result<RolloutHistory, 
 async fn history(args: &HistoryArgs) -> Result<(), Failure> {
     let client = args.one.api.client()?;
     if let Some(name) = args.one.function()? {
-        return functions::history(&client, &name, (args.generation, args.output)).await;
+        return functions::history(&client, &name, args.generation, args.output).await;
     }
     let name = args.one.only(&client).await?;
     let past = past(&client, &name).await?;
@@ -276,7 +276,7 @@ fn told(before: Option<&Value>, after: &Value) -> String {
 async fn undo(args: &UndoArgs) -> Result<(), Failure> {
     let client = args.one.api.client()?;
     if let Some(name) = args.one.function()? {
-        return functions::undo(&client, &name, (args.to_generation, args.force)).await;
+        return functions::undo(&client, &name, args.to_generation, args.force).await;
     }
     let name = args.one.only(&client).await?;
     let view = read(&client, &name).await?;
@@ -289,7 +289,7 @@ async fn undo(args: &UndoArgs) -> Result<(), Failure> {
             Failure::NotFound(format!("deployment/{name} has no earlier generation: its spec never changed"))
         })?,
     };
-    let result = write(&client, &name, (&wanted.manifest, &view.metadata.resource_version), args.force).await;
+    let result = write(&client, &name, &wanted.manifest, &view.metadata.resource_version, args.force).await;
     let result = match result {
         Err(Failure::Conflict(_)) => {
             return Err(Failure::Failed(format!("deployment/{name} changed meanwhile; nothing was undone: try again")));

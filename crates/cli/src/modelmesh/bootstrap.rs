@@ -132,7 +132,9 @@ impl Bootstrap {
     /// looks for none that went.
     pub(super) fn stay(
         config: EtcdConfig,
-        (mut lease, key, gossip): (Lease, String, SocketAddr),
+        mut lease: Lease,
+        key: String,
+        gossip: SocketAddr,
         over: CancellationToken,
     ) -> Result<mpsc::Receiver<()>, Failure> {
         let (gone, word) = mpsc::channel();

@@ -14,11 +14,13 @@ const INTERVAL: Duration = Duration::from_secs(2);
 /// # Errors
 /// [`Failure`]: there is no thread.
 pub(super) fn follow(
-    (path, mut last): (PathBuf, String),
+    path: PathBuf,
+    read: String,
     variable: &'static str,
     take: impl Fn(&str) -> Result<(), String> + Send + 'static,
 ) -> Result<(), Failure> {
     let run = move || {
+        let mut last = read;
         loop {
             thread::sleep(INTERVAL);
             let Ok(text) = fs_err::read_to_string(&path) else { continue };

@@ -74,7 +74,8 @@ struct Source {
 pub(super) fn serve(
     settings: &Scrape,
     server: &ServerSettings,
-    (metrics, access): (MetricsSource, Arc<Access>),
+    metrics: MetricsSource,
+    access: Arc<Access>,
 ) -> Result<(), Failure> {
     let tls = settings.tls.then(|| certificate(settings, server.tls.as_ref(), &server.data)).transpose()?;
     let address = SocketAddr::new(server.http.ip(), settings.port);

@@ -126,7 +126,11 @@ struct Differences {
 }
 
 /// The method and the code of a series.
-type Tags = (Option<String>, Option<String>);
+#[derive(Default, PartialEq, Eq, PartialOrd, Ord)]
+struct Tags {
+    method: Option<String>,
+    code: Option<String>,
+}
 
 /// A bucket that grew: its bounds, and by how much.
 struct Grown {
@@ -151,15 +155,15 @@ impl Differences {
                 samples.get(format!("{}{ending}", names.prometheus).as_str()).map_or(&[][..], Vec::as_slice)
             };
             match kinds.get(names.prometheus) {
-                Some(&"histogram") => self.histogram(names, (of("_bucket"), of("_sum")), &mut lines),
+                Some(&"histogram") => self.histogram(names, of("_bucket"), of("_sum"), &mut lines),
                 Some(&"counter") => {
                     let grown: f64 = of("").iter().map(|sample| self.grown(sample)).sum();
-                    lines.extend(self.line(names, names.prometheus, &(None, None), (grown, "c")));
+                    lines.extend(self.line(names, names.prometheus, &Tags::default(), grown, "c"));
                 }
                 Some(_) => {
                     let value: f64 = of("").iter().map(|sample| sample.value).sum();
                     let value = if self.legacy { (value / names.old_unit).floor() } else { value };
-                    let name = self.name(names, names.prometheus, &(None, None), false);
+                    let name = self.name(names, names.prometheus, &Tags::default(), false);
                     lines.push(format!("{name}:{value}|g"));
                 }
                 None => {}
@@ -175,7 +179,7 @@ impl Differences {
         if sample.value < last { sample.value } else { sample.value - last }
     }
 
-    fn histogram(&mut self, names: &Names, (buckets, sums): (&[Sample<'_>], &[Sample<'_>]), lines: &mut Vec<String>) {
+    fn histogram(&mut self, names: &Names, buckets: &[Sample<'_>], sums: &[Sample<'_>], lines: &mut Vec<String>) {
         let mut series: BTreeMap<Tags, (Vec<(f64, f64)>, f64)> = BTreeMap::new();
         for bucket in buckets {
             let bound = bucket.label("le").and_then(|bound| bound.parse().ok()).unwrap_or(f64::INFINITY);
@@ -193,24 +197,25 @@ impl Differences {
                 continue;
             }
             // Of calls that failed ModelMesh tells no time.
-            if names.count.is_none() || tags.1.as_deref().is_none_or(|code| code == "OK") {
+            if names.count.is_none() || tags.code.as_deref().is_none_or(|code| code == "OK") {
                 let with_code = names.count.is_none();
                 let name = self.name(names, names.prometheus, &tags, with_code);
                 lines.extend(valued(&grown, sum).into_iter().map(|(value, events)| timing(&name, value, events)));
             }
             if let Some(count) = names.count {
-                lines.extend(self.line(names, count, &tags, (events, "c")));
+                lines.extend(self.line(names, count, &tags, events, "c"));
             }
         }
     }
 
-    fn line(&self, names: &Names, name: &str, tags: &Tags, (value, kind): (f64, &str)) -> Option<String> {
+    fn line(&self, names: &Names, name: &str, tags: &Tags, value: f64, kind: &str) -> Option<String> {
         let name = self.name(names, name, tags, true);
         (value > 0.0).then(|| format!("{name}:{value}|{kind}"))
     }
 
     /// The name with the tags: `modelmesh_api_request_statsd#method=predict,code=OK`, or `model-mesh.api-predict.OK`.
-    fn name(&self, names: &Names, name: &str, (method, code): &Tags, with_code: bool) -> String {
+    fn name(&self, names: &Names, name: &str, tags: &Tags, with_code: bool) -> String {
+        let Tags { method, code } = tags;
         let code = code.as_ref().filter(|_| with_code || !self.legacy);
         if self.legacy {
             let method = method.as_deref().unwrap_or_default();
@@ -261,7 +266,7 @@ fn tags(sample: &Sample<'_>) -> Tags {
         let keep = |c: char| if c.is_ascii_alphanumeric() || "._-".contains(c) { c } else { '_' };
         value.replace('/', ".").chars().map(keep).collect()
     };
-    (sample.label("method").map(plain), sample.label("code").map(plain))
+    Tags { method: sample.label("method").map(plain), code: sample.label("code").map(plain) }
 }
 
 #[cfg(test)]

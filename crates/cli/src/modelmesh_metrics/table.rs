@@ -111,31 +111,31 @@ pub(super) fn translated(text: &str, now: SystemTime) -> String {
         histogram.write(&samples, &mut out);
     }
     for (from, to, help) in COUNTERS {
-        single(&mut out, (to, help, "counter"), sum(from));
+        single(&mut out, to, help, "counter", sum(from));
     }
     if sum("berth_leader") > 0.0 {
         for (from, to, help) in CLUSTER {
-            single(&mut out, (to, help, "gauge"), sum(from));
+            single(&mut out, to, help, "gauge", sum(from));
         }
         // The cluster's age: dashboards take the largest of all instances.
         let age = sum("berth_lru_age_seconds");
         let now = now.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
         let help = "Last used age of least recently used model in pod (secs ago)";
-        single(&mut out, ("modelmesh_instance_lru_age_seconds", help, "gauge"), age.floor());
+        single(&mut out, "modelmesh_instance_lru_age_seconds", help, "gauge", age.floor());
         let help = "Last used time of least recently used model in pod (in secs since epoch)";
-        single(&mut out, ("modelmesh_instance_lru_seconds", help, "gauge"), (now - age).floor());
+        single(&mut out, "modelmesh_instance_lru_seconds", help, "gauge", (now - age).floor());
     }
     let (used, free) = (sum("worker_memory_used_bytes"), sum("worker_memory_available_bytes"));
     let capacity = used + free;
     let help = "Effective model capacity of pod excluding unload buffer";
-    single(&mut out, ("modelmesh_instance_capacity_bytes", help, "gauge"), capacity);
+    single(&mut out, "modelmesh_instance_capacity_bytes", help, "gauge", capacity);
     let help = "Amount of capacity currently in use by loaded models";
-    single(&mut out, ("modelmesh_instance_used_bytes", help, "gauge"), used);
+    single(&mut out, "modelmesh_instance_used_bytes", help, "gauge", used);
     let help = "Amount of capacity used in basis points (100ths of percent)";
     let part = if capacity > 0.0 { (used / capacity * 10_000.0).floor() } else { 0.0 };
-    single(&mut out, ("modelmesh_instance_used_bps", help, "gauge"), part);
+    single(&mut out, "modelmesh_instance_used_bps", help, "gauge", part);
     let help = "Number of model copies loaded in pod";
-    single(&mut out, ("modelmesh_instance_models_total", help, "gauge"), sum("worker_models_loaded_count"));
+    single(&mut out, "modelmesh_instance_models_total", help, "gauge", sum("worker_models_loaded_count"));
     out
 }
 
@@ -150,7 +150,7 @@ fn same(text: &str, out: &mut String) {
     }
 }
 
-fn single(out: &mut String, (name, help, kind): (&str, &str, &str), value: f64) {
+fn single(out: &mut String, name: &str, help: &str, kind: &str, value: f64) {
     let _ = writeln!(out, "# HELP {name} {help}\n# TYPE {name} {kind}\n{name} {value}");
 }
 

@@ -1,52 +1,76 @@
 //! Information that the control API shows and the controller does not have: metrics of the process and counters of
 //! the gateway.
 
-use std::{
-    path::PathBuf,
-    sync::{Arc, Mutex, PoisonError},
-};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use berth_audit::AuditLog;
-use berth_control::api::{
-    ApiDependencies, Beside, Issuing, LeaderSource, MembersSource, log::LogSource, top::ModelCounters,
+use berth_control::{
+    api::{
+        ApiDependencies, Issuing, Leader,
+        log::{LogQuery, LogSource},
+        top::ModelCounters,
+    },
+    leadership::LeadershipView,
 };
 use berth_wire::access::Access;
 use prometheus_client::{encoding::text::encode, registry::Registry};
+use tokio::sync::watch;
 
-use super::trial;
-use crate::failure::Failure;
+use super::{cluster::Membership, settings::NodeSettings, trial};
+use crate::{failure::Failure, management::Management, settings::tls::scheme, telemetry::Telemetry};
 
-/// Parts of the process that the API shows: settings that controllers share, a service beside it, logs of models.
-pub(super) type Parts = (Option<String>, Beside, Option<LogSource>);
+/// Parts of a node that the control API depends on.
+pub(super) struct ApiParts<'a> {
+    pub(super) settings: &'a NodeSettings,
+    pub(super) telemetry: &'a Telemetry,
+    pub(super) leadership: &'a watch::Receiver<LeadershipView>,
+    /// Metrics of the whole process.
+    pub(super) registry: Registry,
+    pub(super) access: &'a Arc<Access>,
+    pub(super) audit: &'a AuditLog,
+    /// `None`: the node issues no certificates.
+    pub(super) issuing: Option<Arc<Issuing>>,
+}
 
-/// Tokens, the file of the first one, and the audit log.
-pub(super) type Admitting = (Arc<Access>, Option<PathBuf>, AuditLog);
-
-/// The dependencies over one registry and one gateway.
-pub(super) fn of(
-    registry: Arc<Mutex<Registry>>,
-    (gateway, scheme): (berth_mesh::Handle, &str),
-    members: MembersSource,
-    leader: LeaderSource,
-    ((rules, beside, logs), (access, admin_token, audit)): (Parts, Admitting),
-    issuing: Option<Arc<Issuing>>,
-) -> Result<ApiDependencies, Failure> {
-    let trial = trial::source(gateway.local_addr(), scheme, &access)?;
-    Ok(ApiDependencies {
-        metrics: Arc::new(move || metrics(&registry)),
-        top: Arc::new(move |each| gateway.each_used(|row| each(counters(&row)))),
-        version: env!("CARGO_PKG_VERSION").to_owned(),
-        members,
-        leader,
-        beside: Some(beside),
-        rules,
-        trial,
-        logs,
-        access,
-        audit,
-        admin_token,
-        issuing,
-    })
+impl ApiParts<'_> {
+    /// The dependencies over one gateway. `membership`: `None` on a node that is alone.
+    pub(super) fn dependencies(
+        self,
+        membership: Option<&Membership>,
+        gateway: berth_mesh::Handle,
+    ) -> Result<ApiDependencies, Failure> {
+        let Self { settings, telemetry, leadership, registry, access, audit, issuing } = self;
+        let (node, lines) = (settings.server.name.clone(), telemetry.model_logs.clone());
+        let logs: Option<LogSource> =
+            settings.roles.worker.then(|| Arc::new(move |query: &LogQuery| lines.read(&node, query)) as LogSource);
+        let (me, leadership, terms) = (settings.server.name.clone(), leadership.clone(), membership.is_some());
+        let leader = move || {
+            let (name, epoch) = leadership.borrow().leader(&me)?;
+            Some(Leader { name, epoch: terms.then_some(epoch) })
+        };
+        let everybody = membership.map(|membership| membership.members.clone());
+        let members = move || match &everybody {
+            Some(everybody) => everybody.table().values().cloned().collect(),
+            None => Vec::new(),
+        };
+        let trial = trial::source(gateway.local_addr(), scheme(settings.server.tls.is_some()), access)?;
+        let registry = Mutex::new(registry);
+        Ok(ApiDependencies {
+            metrics: Arc::new(move || metrics(&registry)),
+            top: Arc::new(move |each| gateway.each_used(|row| each(counters(&row)))),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            members: Arc::new(members),
+            leader: Arc::new(leader),
+            beside: Some(Management::beside(settings.management.clone())),
+            rules: (membership.is_some() && settings.roles.controller).then(|| settings.server.rules()),
+            trial,
+            logs,
+            access: Arc::clone(access),
+            audit: audit.clone(),
+            admin_token: settings.server.admin_token(),
+            issuing,
+        })
+    }
 }
 
 fn metrics(registry: &Mutex<Registry>) -> String {

@@ -23,7 +23,7 @@ pub(super) struct Banner {
 }
 
 impl Banner {
-    pub(super) fn of((started, ca): (&Started, Option<PathBuf>), me: Option<&Member>, worker: Option<&Worker>) -> Self {
+    pub(super) fn of(started: &Started, ca: Option<PathBuf>, me: Option<&Member>, worker: Option<&Worker>) -> Self {
         Self {
             http: started.http,
             api: started.api,

@@ -65,7 +65,8 @@ pub(super) struct ControllerRole {
 impl Membership {
     /// Takes the ports towards other nodes, asks whether the name is free, and begins to be a member.
     pub(super) async fn join(
-        (settings, cluster): (&NodeSettings, &ClusterSettings),
+        settings: &NodeSettings,
+        cluster: &ClusterSettings,
         worker: Option<&WorkerInfo>,
         loops: &EventLoops,
         registry: &mut Registry,
@@ -105,8 +106,10 @@ impl Membership {
     /// Stands for election. A node without the role controller always follows.
     pub(super) fn stand(
         &self,
-        (settings, cluster): (&NodeSettings, &ClusterSettings),
-        (functions, audit): (Option<&Arc<Host>>, AuditLog),
+        settings: &NodeSettings,
+        cluster: &ClusterSettings,
+        functions: Option<&Arc<Host>>,
+        audit: AuditLog,
         registry: &mut Registry,
     ) -> Result<ControllerRole, Failure> {
         let Some(store) = &cluster.store else {
@@ -178,7 +181,8 @@ impl Membership {
     pub(super) fn tasks(
         self,
         leadership: watch::Receiver<LeadershipView>,
-        (front, inference): (ApiRouter, PeerService),
+        front: ApiRouter,
+        inference: PeerService,
         functions: Option<(Arc<Host>, Relay)>,
     ) -> PeerTasks {
         let renewal = Renewal { peers: self.peers.clone(), front: front.clone(), metrics: self.certificate };

@@ -3,20 +3,13 @@
 use std::{
     fmt, io,
     net::{SocketAddr, TcpListener},
-    sync::{Arc, Mutex, OnceLock},
+    sync::{Arc, OnceLock},
 };
 
 use berth_access::Follower;
 use berth_audit::AuditLog;
 use berth_control::{
-    Config, Handle,
-    api::{
-        ApiDependencies, ApiRouter, Issuing, Leader,
-        log::{LogQuery, LogSource},
-    },
-    functions::FunctionHost,
-    leadership::LeadershipView,
-    store::embedded::EmbeddedStore,
+    Config, Handle, api::ApiRouter, functions::FunctionHost, leadership::LeadershipView, store::embedded::EmbeddedStore,
 };
 use berth_functions::source::Host;
 use berth_mesh::{
@@ -26,14 +19,14 @@ use berth_mesh::{
 };
 use berth_peer::{EventLoops, Members, port::PortTls};
 use berth_spec::{WorkerId, WorkerInfo};
-use berth_wire::access::Access;
 use berth_worker::{Worker, WorkerLink, config::IsolationSettings, replica::Retries};
 use futures::FutureExt as _;
 use prometheus_client::registry::Registry;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::mpsc;
 
 use super::{
-    Started, api_dependencies,
+    Started,
+    api_dependencies::ApiParts,
     banner::Banner,
     cluster::{ControllerRole, Membership},
     control_plane::{self, Deciding, Followed, Parts},
@@ -117,7 +110,7 @@ pub(super) async fn compose(settings: &NodeSettings, telemetry: &Telemetry) -> R
     let issuing = cluster.and_then(|cluster| Some((cluster.authority.as_ref()?, &cluster.pki)));
     let issuing = issuing.map(|(authority, pki)| issuing::open(authority, pki)).transpose()?;
     let membership = match cluster {
-        Some(cluster) => Some(Membership::join((settings, cluster), info, &loops, &mut registry).await?),
+        Some(cluster) => Some(Membership::join(settings, cluster, info, &loops, &mut registry).await?),
         None => None,
     };
     let (later, fleet) = (Later::default(), membership.as_ref().map(Membership::fleet));
@@ -135,23 +128,23 @@ pub(super) async fn compose(settings: &NodeSettings, telemetry: &Telemetry) -> R
         berth_mesh::build(config, settings.server.name.clone(), Arc::clone(&local), fleet, &mut registry)
             .map_err(|error| port_refused(&error, &error, "--http and --also-http take other addresses"))?;
     let api = listen(settings.server.api)?;
-    let functions = functions((settings, telemetry), look.local_addr(), &mut registry)?;
+    let functions = functions(settings, telemetry, look.local_addr(), &mut registry)?;
     let (role, links, relay) = match (&membership, cluster) {
         (Some(membership), Some(cluster)) => {
-            let role = membership.stand((settings, cluster), (functions.as_ref(), audit.clone()), &mut registry)?;
+            let role = membership.stand(settings, cluster, functions.as_ref(), audit.clone(), &mut registry)?;
             let (links, relay) = membership.links(settings.roles, info, role.view.clone());
             (role, links, Some(relay))
         }
         _ => {
-            let (role, handle) = alone(settings, (functions.as_ref(), audit.clone()), &mut registry)?;
+            let (role, handle) = alone(settings, functions.as_ref(), audit.clone(), &mut registry)?;
             (role, direct(handle, &settings.server.name, info), None)
         }
     };
     let ControllerRole { view, deciding, election } = role;
-    let parts = (telemetry, (&access, &audit), issuing);
-    let api_dependencies = api_dependencies(settings, membership.as_ref(), &view, look.clone(), registry, parts)?;
+    let parts = ApiParts { settings, telemetry, leadership: &view, registry, access: &access, audit: &audit, issuing };
+    let api_dependencies = parts.dependencies(membership.as_ref(), look.clone())?;
     if let Some(metrics) = &settings.server.modelmesh_metrics {
-        metrics.serve(&settings.server, (Arc::clone(&api_dependencies.metrics), Arc::clone(&access)))?;
+        metrics.serve(&settings.server, Arc::clone(&api_dependencies.metrics), Arc::clone(&access))?;
     }
     // Nobody else sets it.
     let _ = later.metrics.set(Arc::clone(&api_dependencies.metrics));
@@ -174,10 +167,10 @@ pub(super) async fn compose(settings: &NodeSettings, telemetry: &Telemetry) -> R
     let followed = Followed { tls: port_tls(tls.as_ref()), rules };
     let control = control_plane::start(Parts { listener: api, followed, front: front.clone(), deciding })?;
     let ca = tls.and_then(|tls| tls.ca);
-    let banner = Banner::of((&started, ca), membership.as_ref().map(|membership| &membership.me), worker.as_ref());
+    let banner = Banner::of(&started, ca, membership.as_ref().map(|membership| &membership.me), worker.as_ref());
     let cluster = membership.as_ref().map(|membership| Cluster { members: membership.members.clone(), election });
-    let (ports, functions) = ((front, look.peer_service()), functions.zip(relay));
-    let tasks = membership.map(|membership| membership.tasks(view, ports, functions));
+    let (inference, functions) = (look.peer_service(), functions.zip(relay));
+    let tasks = membership.map(|membership| membership.tasks(view, front, inference, functions));
     let running = Running::start(gateway, worker, links, tasks);
     Ok(System { started, banner, local, running, control, cluster, audit, aborted })
 }
@@ -293,7 +286,8 @@ fn port_refused(error: &io::Error, text: impl fmt::Display, remedy: &str) -> Fai
 
 /// Functions of a controller. Any of them may lead.
 fn functions(
-    (settings, telemetry): (&NodeSettings, &Telemetry),
+    settings: &NodeSettings,
+    telemetry: &Telemetry,
     gateway: Option<SocketAddr>,
     registry: &mut Registry,
 ) -> Result<Option<Arc<Host>>, Failure> {
@@ -315,7 +309,8 @@ fn functions(
 /// A node that is alone decides as long as it lives, over the store in its data folder.
 fn alone(
     settings: &NodeSettings,
-    (functions, audit): (Option<&Arc<Host>>, AuditLog),
+    functions: Option<&Arc<Host>>,
+    audit: AuditLog,
     registry: &mut Registry,
 ) -> Result<(ControllerRole, Handle), Failure> {
     let store = EmbeddedStore::open(&settings.server.data).map_err(|e| Failure::Failed(e.to_string()))?;
@@ -359,34 +354,4 @@ where
             Err(_) => return std::future::pending().await,
         }
     }
-}
-
-fn api_dependencies(
-    settings: &NodeSettings,
-    membership: Option<&Membership>,
-    leadership: &watch::Receiver<LeadershipView>,
-    gateway: berth_mesh::Handle,
-    registry: Registry,
-    (telemetry, (access, audit), issuing): (&Telemetry, (&Arc<Access>, &AuditLog), Option<Arc<Issuing>>),
-) -> Result<ApiDependencies, Failure> {
-    let (node, lines) = (settings.server.name.clone(), telemetry.model_logs.clone());
-    let logs: Option<LogSource> =
-        settings.roles.worker.then(|| Arc::new(move |query: &LogQuery| lines.read(&node, query)) as LogSource);
-    let (me, leadership, terms) = (settings.server.name.clone(), leadership.clone(), membership.is_some());
-    let leader = move || {
-        let (name, epoch) = leadership.borrow().leader(&me)?;
-        Some(Leader { name, epoch: terms.then_some(epoch) })
-    };
-    let everybody = membership.map(|membership| membership.members.clone());
-    let members = move || match &everybody {
-        Some(everybody) => everybody.table().values().cloned().collect(),
-        None => Vec::new(),
-    };
-    let rules = (membership.is_some() && settings.roles.controller).then(|| settings.server.rules());
-    let beside = Management::beside(settings.management.clone());
-    let registry = Arc::new(Mutex::new(registry));
-    let scheme = scheme(settings.server.tls.is_some());
-    let admitting = (Arc::clone(access), settings.server.admin_token(), audit.clone());
-    let beside = (rules, beside, logs);
-    api_dependencies::of(registry, (gateway, scheme), Arc::new(members), Arc::new(leader), (beside, admitting), issuing)
 }

@@ -247,7 +247,8 @@ impl NodeSettings {
                        --join-token FILE asks a cluster for one";
             Failure::Usage(format!("a node needs a certificate: {how}"))
         })?;
-        let name = check_certificate(certified(&pki)?, (server.name.as_ref(), cluster.roles), &pki)?;
+        let (name, granted) = certified(&pki)?;
+        let name = check_certificate(name, granted, server.name.as_ref(), cluster.roles, &pki)?;
         let insecure = server.insecure;
         if !insecure {
             sources.check_exposed()?;
@@ -275,8 +276,8 @@ impl NodeSettings {
                     .to_owned(),
             ));
         }
-        let issuing = (cluster.authority, cluster.ca_key, cluster.pods.joining());
-        let authority = authority(issuing, cluster.certificate_life, cluster.roles)?;
+        let (pods, life) = (cluster.pods.joining(), cluster.certificate_life);
+        let authority = authority(cluster.authority, cluster.ca_key, pods, life, cluster.roles)?;
         if !cluster.roles.controller && cluster.join.is_empty() {
             return Err(Failure::Usage(
                 "a node that is no controller needs others: say with --join HOST:PORT where one of them gossips"
@@ -361,8 +362,10 @@ pub(super) fn certified(folder: &Path) -> Result<(WorkerId, Roles), Failure> {
 
 /// Checks that a certificate is good for the name and the roles that the node says; its name is that of the node.
 fn check_certificate(
-    (name, certified): (WorkerId, Roles),
-    (said, roles): (Option<&WorkerId>, Roles),
+    name: WorkerId,
+    certified: Roles,
+    said: Option<&WorkerId>,
+    roles: Roles,
     folder: &Path,
 ) -> Result<WorkerId, Failure> {
     let folder = folder.display();
@@ -383,7 +386,9 @@ fn check_certificate(
 }
 
 fn authority(
-    (folder, key, pods): (Option<PathBuf>, Option<Pkcs11Uri>, Option<JoiningPods>),
+    folder: Option<PathBuf>,
+    key: Option<Pkcs11Uri>,
+    pods: Option<JoiningPods>,
     life: Duration,
     roles: Roles,
 ) -> Result<Option<AuthoritySettings>, Failure> {

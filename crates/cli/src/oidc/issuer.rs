@@ -103,7 +103,8 @@ impl Issuer {
     pub(super) async fn discover(
         url: &str,
         ca: Option<&Path>,
-        (client_id, client_secret): (&str, Option<Secret>),
+        client_id: &str,
+        client_secret: Option<Secret>,
     ) -> Result<Self, Failure> {
         let parsed =
             Url::parse(url).map_err(|error| Failure::Usage(format!("{url:?} is not an issuer's address: {error}")))?;

@@ -105,7 +105,7 @@ impl Login {
     async fn issuer(&self) -> Result<Issuer, Failure> {
         let read = |path: &PathBuf| fs_err::read_to_string(path).map(|text| Secret::new(text.trim()));
         let secret = self.client_secret_file.as_ref().map(read).transpose()?;
-        Issuer::discover(&self.issuer, self.ca.as_deref(), (&self.client_id, secret)).await
+        Issuer::discover(&self.issuer, self.ca.as_deref(), &self.client_id, secret).await
     }
 
     /// Notes what the issuer gave, and gives the token for servers.

@@ -5,6 +5,7 @@ use std::{net::SocketAddr, time::Duration};
 use berth_wire::api::{DeploymentStatus, DeploymentView};
 use reqwest::StatusCode;
 use serde_json::{Value, json};
+use tokio::time::Instant;
 
 use super::declare::{CallFormat, Declared, Model};
 use crate::{
@@ -105,7 +106,8 @@ impl Asks<'_> {
     /// The path at which the model answers, once it is ready, and the outcome; `None`: it failed, and there are others to ask.
     async fn until_it_answers(&self, has_others: bool) -> Result<Option<(String, Outcome)>, Failure> {
         let mut told = None;
-        let line = StatusLine::new(self.model.name.as_str());
+        let name = self.model.name.as_str();
+        let (line, mut lines) = (StatusLine::new(name), progress::SparseLines::since(Instant::now()));
         loop {
             let Some(status) = self.status().await else {
                 line.show("not declared yet");
@@ -125,7 +127,7 @@ impl Asks<'_> {
                 return Ok(tried);
             }
             let hint = hint(&self.model.declared, &status);
-            let trouble = trouble(&status).map(|text| format!("{}: {text}{hint}\n", self.model.name.as_str()));
+            let trouble = trouble(&status).map(|text| format!("{name}: {text}{hint}\n"));
             if let Some(text) = trouble.as_ref().filter(|_| trouble != told) {
                 line.clear();
                 terminal::print(text)?;
@@ -133,7 +135,12 @@ impl Asks<'_> {
             if trouble.is_some() && has_others {
                 return Ok(None);
             }
-            line.show(&progress::text(&status));
+            let text = progress::text(&status);
+            line.show(&text);
+            if trouble.is_none() && lines.is_due(&text, &line, Instant::now()) {
+                // Nobody to tell is no reason to end.
+                let _ = terminal::print_aside(&format!("{name}: {text}"));
+            }
             told = trouble.or(told);
             tokio::time::sleep(POLL_INTERVAL).await;
         }

@@ -59,7 +59,8 @@ fn is_flag(word: &OsStr, flag: &str) -> bool {
 /// The error in the words of the environment, where that is where the value came from; `None`: it is the command line's.
 pub(super) fn explained(
     error: &clap::Error,
-    (command, words): (&Command, &[OsString]),
+    command: &Command,
+    words: &[OsString],
     env: impl Fn(&OsStr) -> Option<OsString>,
 ) -> Option<Failure> {
     // `--http <ADDR>`
@@ -109,7 +110,7 @@ mod tests {
         let line = |words: &[&str]| words.iter().map(OsString::from).collect::<Vec<_>>();
         let error = args::command().try_get_matches_from(line(flags)).expect_err("it is wrong");
         let env = |name: &OsStr| (name == variable).then(|| flags.last().map(OsString::from))?;
-        explained(&error, (&args::command(), &line(words)), env).map(|failure| failure.to_string())
+        explained(&error, &args::command(), &line(words), env).map(|failure| failure.to_string())
     }
 
     #[test]

@@ -65,7 +65,7 @@ fn read(command: Command, words: &[OsString]) -> Result<ArgMatches, Failure> {
         Ok(matches) => return Ok(matches),
         Err(error) => error,
     };
-    match environment::explained(&error, (&args::command(), words), |name| std::env::var_os(name)) {
+    match environment::explained(&error, &args::command(), words, |name| std::env::var_os(name)) {
         Some(failure) => Err(failure),
         None => tips::add(error, &args::command(), words).exit(),
     }

@@ -175,7 +175,7 @@ fn settings(raw: RawRuntime, data: &Path, one: Option<OneModel<'_>>) -> Result<s
     let labels = labels(&raw.metadata)?;
     let per_model = per_model(&raw, data, one)?;
     let spec = raw.spec;
-    let mut places = Places::new(data, &name, (spec.repository.as_deref(), one));
+    let mut places = Places::new(data, &name, spec.repository.as_deref(), one);
     let started = !spec.command.is_empty();
     let command = spec.command.iter().map(|word| places.filled(word)).collect::<Result<Vec<_>, _>>()?;
     let environment = spec.environment.iter();

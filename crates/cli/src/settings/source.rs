@@ -317,7 +317,7 @@ impl SourceSettings {
                     Arc::new(Directory::open(path).map_err(|e| Failure::Usage(e.to_string()))?)
                 }
                 (SourceLocation::Git { remote, branch }, Some(metrics)) => {
-                    Arc::new(GitSource::new(self.git(name, (remote, branch), data, metrics)?))
+                    Arc::new(GitSource::new(self.git(name, remote, branch, data, metrics)?))
                 }
                 (SourceLocation::Etcd(config), _) => match host {
                     Some(host) => {
@@ -367,7 +367,7 @@ impl SourceArgs {
         match (source, options.given()) {
             (Some(config), _) => {
                 let address = format!("--source etcd=http://{}", config.endpoints.join(";"));
-                options.checked(ETCD, (&address, config.tls.is_some(), "etcd=https://"))
+                options.checked(ETCD, &address, config.tls.is_some(), "etcd=https://")
             }
             (None, Some(name)) => Err(Failure::Usage(format!(
                 "{ETCD}-{name} requires a source of functions in etcd: --source etcd=https://HOST:PORT"

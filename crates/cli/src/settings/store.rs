@@ -96,7 +96,7 @@ impl EtcdOptions {
     ///
     /// # Errors
     /// [`Failure::Usage`]: what was said contradicts itself.
-    pub(super) fn checked(self, flag: &str, (address, tls, secure): (&str, bool, &str)) -> Result<EtcdAccess, Failure> {
+    pub(super) fn checked(self, flag: &str, address: &str, tls: bool, secure: &str) -> Result<EtcdAccess, Failure> {
         let both = |a: &str, b: &str, given: (bool, bool)| match given.0 == given.1 {
             true => Ok(()),
             false => Err(Failure::Usage(format!("{flag}-{a} and {flag}-{b} belong together: give both, or none"))),
@@ -208,7 +208,7 @@ impl StoreArgs {
             user: self.store_user,
             password_file: self.store_password_file,
         };
-        let access = options.checked("--store", (&format!("--store {address}"), address.tls, "etcds://"))?;
+        let access = options.checked("--store", &format!("--store {address}"), address.tls, "etcds://")?;
         Ok(Some(StoreSettings { address, access }))
     }
 }
@@ -235,7 +235,7 @@ mod tests {
             password_file: file("password", "secret\n"),
         };
         let config = EtcdConfig::parse("etcds://a:1/p").expect("an address");
-        let access = options.checked("--x", ("--x etcds://a:1", true, "etcds://")).expect("they go together");
+        let access = options.checked("--x", "--x etcds://a:1", true, "etcds://").expect("they go together");
         let read = access.add_to(config.clone(), "--x").expect("read");
         assert_eq!((&read.endpoints, &read.prefix), (&config.endpoints, &config.prefix));
         let tls = read.tls.expect("TLS");
@@ -245,7 +245,7 @@ mod tests {
 
         let options = EtcdOptions { ca: Some("/nowhere/ca.pem".into()), ..EtcdOptions::default() };
         assert_eq!(options.given(), Some("ca"));
-        let access = options.checked("--x", ("--x etcds://a:1", true, "etcds://")).expect("they go together");
+        let access = options.checked("--x", "--x etcds://a:1", true, "etcds://").expect("they go together");
         let error = access.add_to(config, "--x").expect_err("it is not there").to_string();
         assert_eq!(error, "--x-ca /nowhere/ca.pem: No such file or directory (os error 2)");
     }

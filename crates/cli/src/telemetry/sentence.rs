@@ -5,13 +5,14 @@ use serde_json::Value;
 use tracing::{Event, Level};
 
 /// Events that are steps of something that another event tells in one line: a terminal leaves them out.
-const STEPS: [&str; 26] = [
+const STEPS: [&str; 27] = [
     "command_dispatched",
     "command_received",
     "state_drift_detected",
     "reconciliation_cycle_started",
     "model_load_started",
     "model_validation_success",
+    "model_validation_skipped",
     "model_validation_failed",
     "model_process_loaded",
     "model_reload_started",
@@ -111,6 +112,7 @@ fn specific(event: &str, fields: &Fields) -> Option<String> {
         "model_load_started" => format!("loading version {}", of("model_version")),
         "model_load_success" => format!("version {} loaded{}", of("model_version"), took("total_duration_ms")),
         "model_validation_success" => format!("validated{}", took("validation_duration_ms")),
+        "model_validation_skipped" => "not validated: no request was run (spec.warmup gives one)".to_owned(),
         "model_reload_success" => format!("new version {} loaded{}", of("new_version"), took("total_duration_ms")),
         "model_unload_success" => "unloaded".to_owned(),
         "model_load_failed" => {
@@ -179,6 +181,10 @@ mod tests {
         let loaded = sentence("berth_worker::driver", Level::INFO, &load);
         assert_eq!((loaded.about.as_str(), loaded.text.as_str()), ("iris", "version 3 loaded in 1.2 s"));
         assert!(!loaded.is_step);
+        let validation = |event: &str| sentence("berth_worker::driver", Level::INFO, &[("event", json!(event))]).text;
+        assert_eq!(validation("model_validation_success"), "validated");
+        let skipped = "not validated: no request was run (spec.warmup gives one)";
+        assert_eq!(validation("model_validation_skipped"), skipped);
         let applied = |outcome: &str| {
             let fields =
                 [("event", json!("manifest_applied")), ("deployment_id", json!("iris")), ("outcome", json!(outcome))];

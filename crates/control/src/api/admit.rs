@@ -29,7 +29,7 @@ const PRINCIPAL: HeaderName = HeaderName::from_static("berth-principal");
 const ARRIVAL: HeaderName = HeaderName::from_static("berth-arrival");
 
 /// Lets the request through or refuses it.
-pub(super) async fn check((access, audit): (Arc<Access>, AuditLog), mut request: Request, next: Next) -> Response {
+pub(super) async fn check(access: Arc<Access>, audit: AuditLog, mut request: Request, next: Next) -> Response {
     if !access.is_required() {
         return next.run(request).await;
     }

@@ -16,7 +16,7 @@ use berth_audit::AuditLog;
 use berth_peer::{
     Caller, PeerBody,
     joining::{DialledFrom, Issued, JoinRequest, NotIssued, RenewRequest},
-    pki::{Authority, NodeCertificate, PkiError, Revocations, certifies},
+    pki::{Authority, NodeCertificate, NodeSubject, PkiError, Revocations, certifies},
     port::RequestBody,
 };
 use berth_spec::{Health, Member, Roles, WorkerId};
@@ -127,12 +127,17 @@ impl Issuing {
     async fn issue(
         &self,
         request: String,
-        (name, roles, hosts): (WorkerId, Roles, Vec<String>),
+        name: WorkerId,
+        roles: Roles,
+        hosts: Vec<String>,
         earliest: u64,
     ) -> Result<Issued, Refusal> {
         let (authority, life) = (self.authority(), self.life);
         let (authorities, gossip) = (authority.authorities().to_owned(), authority.gossip().to_owned());
-        let sign = move || authority.sign(&request, (&name, roles, &hosts), life, earliest);
+        let sign = move || {
+            let subject = NodeSubject { name: &name, roles, hosts: &hosts };
+            authority.sign(&request, subject, life, earliest)
+        };
         match tokio::task::spawn_blocking(sign).await {
             Ok(Ok(certificate)) => Ok(Issued { certificate, authorities, gossip: Some(gossip), members: Vec::new() }),
             Ok(Err(error @ PkiError::Name { .. })) => Err(Refusal::of(StatusCode::BAD_REQUEST, error.to_string())),
@@ -182,7 +187,7 @@ impl Certifier {
             }
         };
         let issued = self.first(asked).await;
-        self.record((&principal, from), &node, "POST /certify/join", &issued).await;
+        self.record(&principal, from, &node, "POST /certify/join", &issued).await;
         answer(issued)
     }
 
@@ -193,7 +198,7 @@ impl Certifier {
             Err(refusal) => Err(refusal),
         };
         let principal = format!("node:{}", caller.name);
-        self.record((&principal, None), &caller.name, "POST /certify/renew", &issued).await;
+        self.record(&principal, None, &caller.name, "POST /certify/renew", &issued).await;
         answer(issued)
     }
 
@@ -209,8 +214,7 @@ impl Certifier {
             }
         };
         let earliest = self.revocations.earliest(&node);
-        let names = (node.clone(), roles, Vec::new());
-        let issued = issuing.issue(request, names, earliest).await?;
+        let issued = issuing.issue(request, node.clone(), roles, Vec::new(), earliest).await?;
         let there = self.members.iter().filter(|(_, health)| health.is_there());
         tracing::info!(event = "node_joined", %node, %roles, token, "a node was given its first certificate");
         let members = there.take(MEMBERS).map(|(member, _)| member.gossip.to_string()).collect();
@@ -239,9 +243,9 @@ impl Certifier {
             let error = "the certificate has expired: give the node a new one by a join token or `berth pki issue`";
             return Err(Refusal::of(StatusCode::FORBIDDEN, error));
         }
-        let names = (present.name.clone(), present.roles, present.hosts.clone());
+        let (name, hosts) = (present.name.clone(), present.hosts.clone());
         let earliest = self.known_revocations()?.earliest(&present.name);
-        let issued = issuing.issue(asked.request, names, earliest).await?;
+        let issued = issuing.issue(asked.request, name, present.roles, hosts, earliest).await?;
         tracing::info!(event = "certificate_renewed", node = %present.name, before = present.serial, "a node was given its next certificate");
         Ok(issued)
     }
@@ -294,7 +298,8 @@ impl Certifier {
 
     async fn record(
         &self,
-        (principal, from): (&str, Option<IpAddr>),
+        principal: &str,
+        from: Option<IpAddr>,
         node: &WorkerId,
         operation: &str,
         issued: &Result<Issued, Refusal>,

@@ -36,7 +36,8 @@ const PING_EVERY: Duration = Duration::from_secs(20);
 
 /// Serves a connection to its end.
 pub(super) async fn serve(
-    (greeted, address): (Greeted, IpAddr),
+    greeted: Greeted,
+    address: IpAddr,
     router: Router,
     finish: CancellationToken,
 ) -> Result<(), BoxError> {

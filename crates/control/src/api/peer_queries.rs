@@ -249,8 +249,10 @@ fn trouble(error: &str) -> String {
 pub(super) fn answer(
     path: &str,
     query: Option<&str>,
-    (sampler, recorder): (&Sampler, &Recorder),
-    (dependencies, identity): (&ApiDependencies, Option<&Identity>),
+    sampler: &Sampler,
+    recorder: &Recorder,
+    dependencies: &ApiDependencies,
+    identity: Option<&Identity>,
 ) -> Response {
     match path.strip_prefix(OWN) {
         Some("top") => {

@@ -230,7 +230,7 @@ impl ApiRouter {
     pub fn own(&self, request: &http::Request<Incoming>) -> BoxFuture<'static, http::Response<PeerBody>> {
         let (uri, Inner { sampler, recorder, dependencies, relay, .. }) = (request.uri(), &*self.0);
         let identity = relay.as_ref().map(|relay| relay.peers.identity());
-        let response = peer_queries::answer(uri.path(), uri.query(), (sampler, recorder), (dependencies, identity));
+        let response = peer_queries::answer(uri.path(), uri.query(), sampler, recorder, dependencies, identity);
         Box::pin(std::future::ready(response.map(|body| body.map_err(Into::into).boxed_unsync())))
     }
 
@@ -358,10 +358,11 @@ impl ApiRouter {
         }
         let over = self.0.stop.child_token();
         let peer_queries = PeerQueries(self.0.relay.as_ref().map(|relay| relay.peers.clone()));
-        let gateways = (Arc::clone(&self.0.sampler), Arc::clone(&self.0.recorder), peer_queries);
         let beside = self.0.dependencies.beside.as_ref().map(|beside| beside(handle.clone()));
-        let service = Arc::new(Service::new(handle, self.0.dependencies.clone(), gateways, over.clone()));
-        let mut router = rest::router(service);
+        let (sampler, recorder) = (Arc::clone(&self.0.sampler), Arc::clone(&self.0.recorder));
+        let dependencies = self.0.dependencies.clone();
+        let service = Service::new(handle, dependencies, sampler, recorder, peer_queries, over.clone());
+        let mut router = rest::router(Arc::new(service));
         if let Some(beside) = beside {
             // Its paths come first; the fallback of the API answers the rest.
             router = router.merge(beside);

@@ -5,7 +5,7 @@
 //! shutdown: no new connection, watches end, requests in flight have a moment, then the rest is cut
 //! ```
 
-use std::{io, time::Duration};
+use std::{io, sync::Arc, time::Duration};
 
 use axum::{Router, extract::Request, middleware};
 use berth_peer::port::{Bounds, Patience, Port, PortTls, prepare};
@@ -43,11 +43,13 @@ pub async fn serve(
         let router = answering.clone();
         async move { router.answer(request).await }
     };
-    let asked = (api.access(), api.audit());
+    let (access, audit) = (api.access(), api.audit());
     // Around everything, so that nothing is done for a page of another site, here or elsewhere.
     let router = Router::new()
         .fallback(answer)
-        .layer(middleware::from_fn(move |request, next| admit::check(asked.clone(), request, next)))
+        .layer(middleware::from_fn(move |request, next| {
+            admit::check(Arc::clone(&access), audit.clone(), request, next)
+        }))
         .layer(middleware::from_fn(move |request, next| guard::check(guarded, request, next)))
         .layer(middleware::from_fn(named::name));
     tracing::info!(event = "control_api_started", %address);
@@ -71,7 +73,7 @@ pub async fn serve(
         connections.spawn(async move {
             // At shutdown, who has not asked yet is not waited for.
             let Some(Some(greeted)) = finish.run_until_cancelled(greeter.greet(stream, PATIENCE)).await else { return };
-            if let Err(error) = connection::serve((greeted, from.ip()), router, finish).await {
+            if let Err(error) = connection::serve(greeted, from.ip(), router, finish).await {
                 tracing::debug!(event = "api_connection_broke", %error, "a control connection ended badly");
             }
             drop(place);

@@ -79,7 +79,9 @@ impl Service {
     pub(super) fn new(
         handle: Handle,
         dependencies: ApiDependencies,
-        (sampler, recorder, peer_queries): (Arc<Sampler>, Arc<Recorder>, PeerQueries),
+        sampler: Arc<Sampler>,
+        recorder: Arc<Recorder>,
+        peer_queries: PeerQueries,
         shutdown: CancellationToken,
     ) -> Self {
         Self {

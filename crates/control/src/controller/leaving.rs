@@ -11,11 +11,12 @@ use berth_spec::{Cordon, Time, WorkerId, WorkerState, event::Severity};
 use super::{Controller, Effect, event};
 
 impl Controller {
-    /// People said something of a worker: `(before, now)`.
+    /// Tells of a worker's new cordon, where it is another than `before`.
     pub(super) fn cordon_told(
         &mut self,
         worker: &WorkerId,
-        (before, cordon): (Cordon, Cordon),
+        before: Cordon,
+        cordon: Cordon,
         now: Time,
         out: &mut Vec<Effect>,
     ) {

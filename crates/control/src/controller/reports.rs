@@ -79,7 +79,7 @@ impl Controller {
             Cordon::Open => self.cordons.remove(&worker),
             Cordon::Cordoned | Cordon::Draining => self.cordons.insert(worker.clone(), cordon),
         };
-        self.cordon_told(&worker, (before.unwrap_or_default(), cordon), now, out);
+        self.cordon_told(&worker, before.unwrap_or_default(), cordon, now, out);
         self.due.change(now);
     }
 

@@ -119,7 +119,7 @@ async fn read(store: &dyn Store, mut known: BrainState, now: Time) -> Result<Rel
     })
     .await?;
     let mut differences = turned(&known.cordons, &cordons);
-    differences.extend(retold(store, known.terms, (&mut unreadable, now)).await?);
+    differences.extend(retold(store, known.terms, &mut unreadable, now).await?);
     let key = PlanKey(plan_rev(store).await?);
     let watch = store.watch("/", rev.next()).await?;
     if !renamed.is_empty() {
@@ -133,7 +133,8 @@ async fn read(store: &dyn Store, mut known: BrainState, now: Time) -> Result<Rel
 async fn retold(
     store: &dyn Store,
     mut known: BTreeMap<WorkerId, Arc<WorkerTerms>>,
-    (unreadable, now): (&mut Vec<berth_spec::Event>, Time),
+    unreadable: &mut Vec<berth_spec::Event>,
+    now: Time,
 ) -> Result<Vec<Event>, StoreError> {
     let mut retold = Vec::new();
     each(store, layout::TERMS, |entry| {

@@ -239,8 +239,8 @@ impl Handle {
         let limit = if request.limit == 0 { MAX_PAGE } else { request.limit.min(MAX_PAGE) };
         let scan = Scan { namespace: request.namespace, labels: request.labels, after: request.after, limit };
         let ScannedAliases { found, next, rev } = self.ask(|reply| DriverRequest::Aliases { scan, reply }).await?;
-        let items: Vec<Option<DeclaredAlias>> =
-            stream::iter(found).map(|found| self.with_alias_manifest(found)).buffered(READS).try_collect().await?;
+        let found = stream::iter(found).map(|(alias, rev, targets)| self.with_alias_manifest(alias, rev, targets));
+        let items: Vec<Option<DeclaredAlias>> = found.buffered(READS).try_collect().await?;
         Ok(DeploymentPage { items: items.into_iter().flatten().collect(), next, rev })
     }
 
@@ -269,7 +269,9 @@ impl Handle {
     /// Adds the manifest; `None` if the alias has gone meanwhile.
     async fn with_alias_manifest(
         &self,
-        (alias, rev, targets): (Arc<Alias>, Rev, Vec<TargetStatus>),
+        alias: Arc<Alias>,
+        rev: Rev,
+        targets: Vec<TargetStatus>,
     ) -> Result<Option<DeclaredAlias>, Error> {
         let Some(entry) = self.store.get(&aliases::alias_key(&alias.name)).await? else { return Ok(None) };
         let manifest = StoredAlias::read(&entry)?.manifest;

@@ -187,7 +187,8 @@ impl Context {
         severity: Severity,
         reason: &'static str,
         message: String,
-        (deployment, worker): (Option<DeploymentName>, Option<WorkerId>),
+        deployment: Option<DeploymentName>,
+        worker: Option<WorkerId>,
     ) {
         self.note(Event { at: self.now(), severity, reason, message, deployment, worker, function: None }).await;
     }
@@ -208,6 +209,6 @@ impl Context {
 
     /// Adds a warning to the events.
     pub async fn warn(&self, reason: &'static str, message: String) {
-        self.event(Severity::Warning, reason, message, (None, None)).await;
+        self.event(Severity::Warning, reason, message, None, None).await;
     }
 }

@@ -194,7 +194,7 @@ impl FollowedFolder {
         let Problem { deployment, reason, message } = problem;
         if self.told.insert(message.clone()) {
             tracing::warn!(event = "manifest_trouble", reason, details = message);
-            self.context.event(Severity::Warning, reason, message, (deployment, None)).await;
+            self.context.event(Severity::Warning, reason, message, deployment, None).await;
         }
     }
 }

@@ -129,7 +129,7 @@ async fn keep_running(source: Arc<dyn Source>, context: Context, place: usize) -
     let origin = source.origin();
     let mut before: Option<SourceStatus> = None;
     loop {
-        let error = match begin(&source, &context, place, (&origin, before.take())).await {
+        let error = match begin(&source, &context, place, &origin, before.take()).await {
             Ok(()) => return Ok(()),
             Err(_) if context.shutdown.is_cancelled() => return Ok(()),
             Err(error) => error,
@@ -153,7 +153,8 @@ async fn begin(
     source: &Arc<dyn Source>,
     context: &Context,
     place: usize,
-    (origin, before): (&Origin, Option<SourceStatus>),
+    origin: &Origin,
+    before: Option<SourceStatus>,
 ) -> Result<(), Error> {
     let blank = || SourceStatus::new(context.name.clone(), source.kind(), origin.id().to_owned());
     let mut status = before.unwrap_or_else(blank);

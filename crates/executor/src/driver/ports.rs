@@ -107,8 +107,10 @@ async fn has_jobs(proxy: &Proxy) -> bool {
 
 impl Ports {
     pub(super) fn new(
-        (metrics, guard): (Arc<Metrics>, Option<Arc<Guard>>),
-        (room, shares): (Room, Shares),
+        metrics: Arc<Metrics>,
+        guard: Option<Arc<Guard>>,
+        room: Room,
+        shares: Shares,
         drain: DrainConfig,
     ) -> Self {
         Self {
@@ -283,8 +285,8 @@ impl Ports {
                 let stopping = shutdown.stopping.clone();
                 self.tasks.spawn(async move { stopping.run_until_cancelled_owned(tls.follow()).await });
             }
-            let room = (self.room.clone(), Arc::clone(&self.windows));
-            let accepting = port::run(listener, tls, Arc::clone(&proxy), shutdown.clone(), room);
+            let (room, windows) = (self.room.clone(), Arc::clone(&self.windows));
+            let accepting = port::run(listener, tls, Arc::clone(&proxy), shutdown.clone(), room, windows);
             match jobs {
                 None => drop(self.tasks.spawn(accepting)),
                 Some(queue) => {

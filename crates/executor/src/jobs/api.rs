@@ -92,7 +92,8 @@ impl JobApi {
     pub(crate) fn new(
         settings: JobSettings,
         queue: Arc<dyn Queue>,
-        (metrics, cut): (JobMetrics, Counter),
+        metrics: JobMetrics,
+        cut: Counter,
         stop: CancellationToken,
     ) -> Self {
         let room = usize::try_from(settings.bounds.memory.div_ceil(KIB as u64))

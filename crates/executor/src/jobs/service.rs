@@ -90,7 +90,7 @@ impl Jobs {
         };
         let stop = if queue.ends_with_process() { CancellationToken::new() } else { shutdown.stopping.clone() };
         let cut = proxy.metrics().unread(proxy.name(), "event");
-        let api = JobApi::new(settings, Arc::clone(&queue), (metrics, cut), shutdown.stopping.clone());
+        let api = JobApi::new(settings, Arc::clone(&queue), metrics, cut, shutdown.stopping.clone());
         let jobs = Arc::new(Self { api, queue });
         // It is set here and nowhere else.
         let _ = proxy.jobs.set(Arc::clone(&jobs));

@@ -72,8 +72,13 @@ pub(crate) struct Recording {
 }
 
 impl Recording {
-    pub(super) fn new(logger: Arc<Logger>, room: OwnedSemaphorePermit, head: (&Method, &str, &HeaderMap)) -> Self {
-        let (method, path, headers) = head;
+    pub(super) fn new(
+        logger: Arc<Logger>,
+        room: OwnedSemaphorePermit,
+        method: &Method,
+        path: &str,
+        headers: &HeaderMap,
+    ) -> Self {
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let answer = Captured::new(logger.bodies());
         let id = RequestId::of(headers).map(|id| id.to_string()).unwrap_or_default();
@@ -126,9 +131,11 @@ impl Recording {
     /// Hands it to the writer.
     pub(crate) fn finish(
         mut self,
-        (status, grpc): (u16, Arc<str>),
+        status: u16,
+        grpc: Arc<str>,
         request: Option<&Mutex<Captured>>,
-        (sent, received): (u64, u64),
+        sent: u64,
+        received: u64,
     ) {
         self.millis = self.began.elapsed().as_secs_f64() * 1_000.0;
         (self.status, self.grpc) = (status, grpc);

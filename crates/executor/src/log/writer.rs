@@ -94,7 +94,7 @@ impl Logger {
             return None;
         }
         let room = self.charge(HEAD.max(weight(headers) + path.len()) + 2 * bodies)?;
-        Some(Recording::new(Arc::clone(self), room, (method, path, headers)))
+        Some(Recording::new(Arc::clone(self), room, method, path, headers))
     }
 
     /// Room for so many bytes; `None`: there is none, and an exchange is dropped for it.

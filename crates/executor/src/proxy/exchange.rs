@@ -136,8 +136,8 @@ impl Drop for Exchange {
     fn drop(&mut self) {
         let Some(labels) = self.labels.take() else { return };
         if let Some(recording) = self.recording.take() {
-            let outcome = (labels.code, Arc::clone(&labels.grpc));
-            recording.finish(outcome, self.sent.captured(), (self.sent.bytes(), self.received));
+            let (grpc, sent) = (Arc::clone(&labels.grpc), self.sent.bytes());
+            recording.finish(labels.code, grpc, self.sent.captured(), sent, self.received);
         }
         self.leave();
         self.proxy.metrics.exchanged(Exchanged {

@@ -20,7 +20,7 @@ use super::{
     lock::Lock,
     packages,
     python::contents,
-    sandbox::{Network, Step, fresh, fresh_folder},
+    sandbox::{Network, Step, StepCommand, fresh, fresh_folder},
     worker_check,
 };
 use crate::{
@@ -118,7 +118,7 @@ impl Builder {
             None => false,
         };
         if keeps {
-            self.npm(place, &tools, ("npm prune", &["prune", "--omit=dev", "--offline"]), Network::None).await?;
+            self.npm(place, &tools, "npm prune", &["prune", "--omit=dev", "--offline"], Network::None).await?;
         }
         blocking(move || {
             refuse_links(&code, Path::new("node_modules"))?;
@@ -143,7 +143,7 @@ impl Builder {
         let prefix = aside.to_string_lossy().into_owned();
         let mut words = vec!["install", "--ignore-scripts", "--prefix", prefix.as_str()];
         words.extend(worker_check::library(place.spec.version.as_deref()));
-        self.npm(place, tools, ("npm install @azure/functions", &words), Network::Registries).await?;
+        self.npm(place, tools, "npm install @azure/functions", &words, Network::Registries).await?;
         let lock = fs_err::read_to_string(aside.join("node_modules/.package-lock.json")).unwrap_or_default();
         place.packages.extend(packages::of_node(&lock));
         let code = place.code();
@@ -163,14 +163,14 @@ impl Builder {
             place.notes.push(Lock::note("There is no package-lock.json", place.spec.name.as_str()));
         }
         let install = [how, "--ignore-scripts", "--include=dev"];
-        self.npm(place, tools, (&format!("npm {how}"), &install), Network::Registries).await?;
+        self.npm(place, tools, &format!("npm {how}"), &install, Network::Registries).await?;
         let lock = fs_err::read_to_string(code.join("node_modules/.package-lock.json")).unwrap_or_default();
         place.packages = packages::of_node(&lock);
         if !locked {
             place.lock = Lock::of_node(&code);
         }
         if lock.contains("\"hasInstallScript\": true") {
-            self.npm(place, tools, ("npm rebuild", &["rebuild", "--foreground-scripts"]), Network::None).await?;
+            self.npm(place, tools, "npm rebuild", &["rebuild", "--foreground-scripts"], Network::None).await?;
         }
         Ok(())
     }
@@ -195,7 +195,8 @@ impl Builder {
         if config.ends_with(".js") && !is_module && text.contains("export default") {
             arguments.push("--bundleConfigAsCjs".into());
         }
-        self.step(place, tools, ("rollup", &tools.node, arguments), Network::None).await
+        let command = StepCommand { name: "rollup", program: &tools.node, arguments };
+        self.step(place, tools, command, Network::None).await
     }
 
     /// A script that calls esbuild, or esbuild with what fits a function.
@@ -226,25 +227,28 @@ impl Builder {
                 vec!["-e".into(), format!("require('esbuild').buildSync({options})").into()]
             }
         };
-        self.step(place, tools, ("esbuild", &tools.node, arguments), Network::None).await
+        let command = StepCommand { name: "esbuild", program: &tools.node, arguments };
+        self.step(place, tools, command, Network::None).await
     }
 
     async fn npm(
         &self,
         place: &Workplace<'_>,
         tools: &NodeTools,
-        (name, words): (&str, &[&str]),
+        name: &str,
+        words: &[&str],
         network: Network,
     ) -> Result<(), BuildError> {
         let arguments = words.iter().chain(&NPM_OPTIONS).map(Into::into).collect();
-        self.step(place, tools, (name, &tools.npm, arguments), network).await
+        let command = StepCommand { name, program: &tools.npm, arguments };
+        self.step(place, tools, command, network).await
     }
 
     async fn step(
         &self,
         place: &Workplace<'_>,
         tools: &NodeTools,
-        (name, program, arguments): (&str, &Path, Vec<OsString>),
+        command: StepCommand<'_>,
         network: Network,
     ) -> Result<(), BuildError> {
         let home = place.home()?;
@@ -260,11 +264,11 @@ impl Builder {
         environment.extend(self.config.python.environment.iter().filter(|(name, _)| is_of_npm(name)).cloned());
         let code = place.code();
         let step = Step {
-            name,
+            name: command.name,
             function: place.spec.name.as_str(),
-            program,
+            program: command.program,
             image: tools.image.as_deref(),
-            arguments,
+            arguments: command.arguments,
             environment,
             folder: &place.folder,
             at: &code,

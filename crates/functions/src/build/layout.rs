@@ -96,7 +96,7 @@ fn unless_there(path: &Path, text: &str) -> Result<(), BuildError> {
     Ok(())
 }
 
-fn fill(template: &str, (manifest, module): (&Manifest, &str), entry: AzureEntry) -> String {
+fn fill(template: &str, manifest: &Manifest, module: &str, entry: AzureEntry) -> String {
     let text = |text: &str| Value::from(text).to_string();
     template
         .replace("\"$AUTH\"", &text(entry.auth.as_str()))
@@ -112,7 +112,7 @@ fn python(code: &Path, manifest: &Manifest, entry: AzureEntry) -> Result<(), Bui
         match entry.model {
             ProgrammingModel::V1 => first_model(code, manifest, entry)?,
             ProgrammingModel::V2 => {
-                let text = fill(PYTHON_APP, (manifest, &manifest.module), entry);
+                let text = fill(PYTHON_APP, manifest, &manifest.module, entry);
                 unless_there(&code.join("function_app.py"), &text)?;
             }
         }
@@ -151,14 +151,14 @@ fn first_model(code: &Path, manifest: &Manifest, entry: AzureEntry) -> Result<()
         ],
     });
     fs_err::write(folder.join("function.json"), pretty(&about))?;
-    fs_err::write(code.join(PYTHON_ADAPTER), fill(PYTHON_ENTRY, (manifest, &manifest.module), entry))?;
+    fs_err::write(code.join(PYTHON_ADAPTER), fill(PYTHON_ENTRY, manifest, &manifest.module, entry))?;
     Ok(())
 }
 
 fn javascript(code: &Path, manifest: &Manifest, entry: AzureEntry) -> Result<(), BuildError> {
     let files = ENDINGS.iter().map(|ending| format!("{}.{ending}", manifest.module));
     let file = files.into_iter().find(|file| code.join(file).is_file()).unwrap_or_else(|| manifest.module.clone());
-    fs_err::write(code.join(NODE_ADAPTER), fill(NODE_APP, (manifest, &format!("./{file}")), entry))?;
+    fs_err::write(code.join(NODE_ADAPTER), fill(NODE_APP, manifest, &format!("./{file}"), entry))?;
     let path = code.join("package.json");
     let mut package: Value = match path.is_file() {
         true => serde_json::from_slice(&fs_err::read(&path)?).unwrap_or_default(),

@@ -173,6 +173,14 @@ pub(super) enum Network {
     Own,
 }
 
+/// A program with its arguments.
+pub(super) struct StepCommand<'a> {
+    /// Words for people: `npm ci`.
+    pub(super) name: &'a str,
+    pub(super) program: &'a Path,
+    pub(super) arguments: Vec<OsString>,
+}
+
 /// One program.
 pub(super) struct Step<'a> {
     /// Words for people: `npm ci`.
@@ -266,7 +274,8 @@ impl Sandbox {
     /// networks; `registries`: those that steps get packages from.
     pub(super) fn find(
         environment: &[(OsString, OsString)],
-        (bubblewrap, launcher): (Option<PathBuf>, Option<PathBuf>),
+        bubblewrap: Option<PathBuf>,
+        launcher: Option<PathBuf>,
         container: Option<Container>,
         data: Option<&Path>,
         registries: Registries,
@@ -522,9 +531,11 @@ mod tests {
         }
         fs_err::write(home.path().join("key"), "secret").expect("written");
         let environment: [(OsString, OsString); 1] = [("PATH".into(), std::env::var_os("PATH").unwrap_or_default())];
+        let bubblewrap = on_path(&environment, "bwrap");
         // These tests are no launcher.
-        let programs = (on_path(&environment, "bwrap"), None);
-        let sandbox = Sandbox::find(&environment, programs, None, Some(&data), Registries::find(&[], None, &[]));
+        let launcher = None;
+        let registries = Registries::find(&[], None, &[]);
+        let sandbox = Sandbox::find(&environment, bubblewrap, launcher, None, Some(&data), registries);
         if sandbox.isolation() != "bubblewrap" {
             eprintln!("bubblewrap does not work on this machine: nothing is checked");
             return;

@@ -22,7 +22,7 @@ use super::{
     container::fits_a_line,
     javascript::NodeTools,
     python::{PythonTools, Wheels},
-    sandbox::{Network, Step, fresh, fresh_folder},
+    sandbox::{Network, Step, StepCommand, fresh, fresh_folder},
     tree::Tree,
 };
 use crate::{
@@ -109,7 +109,8 @@ impl Builder {
         file.write_all(PYTHON.as_bytes())?;
         let mut words: Vec<OsString> = ["-s", "-B", "-u"].map(Into::into).to_vec();
         words.extend([script.into(), app.into(), worker.clone().into(), probe(place).into()]);
-        self.ask(place, tools.image.as_deref(), ("azure_functions_worker", &tools.python, words), app, worker).await
+        let command = StepCommand { name: "azure_functions_worker", program: &tools.python, arguments: words };
+        self.ask(place, tools.image.as_deref(), command, app, worker).await
     }
 
     async fn check_node(&self, place: &Workplace<'_>, tools: &NodeTools, app: &Path) -> Result<(), BuildError> {
@@ -120,14 +121,15 @@ impl Builder {
         }
         file.write_all(NODE.as_bytes())?;
         let words = vec![script.into(), app.into(), probe(place).into()];
-        self.ask(place, tools.image.as_deref(), ("@azure/functions", &tools.node, words), app, app.to_owned()).await
+        let command = StepCommand { name: "@azure/functions", program: &tools.node, arguments: words };
+        self.ask(place, tools.image.as_deref(), command, app, app.to_owned()).await
     }
 
     async fn ask(
         &self,
         place: &Workplace<'_>,
         image: Option<&str>,
-        (name, program, arguments): (&str, &Path, Vec<OsString>),
+        command: StepCommand<'_>,
         at: &Path,
         library: PathBuf,
     ) -> Result<(), BuildError> {
@@ -138,11 +140,11 @@ impl Builder {
         environment
             .extend([("PATH".into(), "/usr/local/bin:/usr/bin:/bin".into()), ("HOME".into(), place.home()?.into())]);
         let step = Step {
-            name,
+            name: command.name,
             function: place.spec.name.as_str(),
-            program,
+            program: command.program,
             image,
-            arguments,
+            arguments: command.arguments,
             environment,
             folder: &place.folder,
             at,

@@ -165,7 +165,7 @@ impl Function {
         match verdict {
             Err(wrong) => {
                 self.stage = Stage::Failed { lasting: true };
-                self.status_mut().set("SpecValid", false, "Invalid", (&wrong, &now));
+                self.status_mut().set("SpecValid", false, "Invalid", &wrong, &now);
                 self.conclude(Phase::Failed, &format!("The spec is invalid: {wrong}.{}", self.remainder()));
             }
             Ok(unknown) => {
@@ -173,7 +173,7 @@ impl Function {
                     "" => String::new(),
                     names => format!("Unknown fields are ignored: {names}."),
                 };
-                self.status_mut().set("SpecValid", true, "Valid", (&warning, &now));
+                self.status_mut().set("SpecValid", true, "Valid", &warning, &now);
                 let same = same && self.status.observed_generation == self.number;
                 let restored = same && self.status.phase == Phase::Succeeded;
                 let known = self.status.artifact.clone().filter(|_| restored).map(Box::new);
@@ -307,7 +307,7 @@ impl Function {
                 Built { cached: true, .. } => "Cached",
                 _ => "Built",
             };
-            status.set("Built", true, reason, (&built.notes.join(" "), &now.to_string()));
+            status.set("Built", true, reason, &built.notes.join(" "), &now.to_string());
             status.say(Phase::Deploying, &message);
         }
         self.stage = Stage::Deploying { task, artifact: Box::new(built.artifact.clone()), proved };
@@ -329,8 +329,8 @@ impl Function {
         let status = self.status_mut();
         (status.artifact, status.endpoint) = (Some(artifact), Some(deployed.endpoint.clone()));
         status.remember(revision);
-        status.set("Deployed", true, "Deployed", (&deployed.note, &now));
-        status.set("Ready", true, "Serving", ("", &now));
+        status.set("Deployed", true, "Deployed", &deployed.note, &now);
+        status.set("Ready", true, "Serving", "", &now);
         self.conclude(Phase::Succeeded, "Deployment is active and healthy.");
     }
 
@@ -352,10 +352,10 @@ impl Function {
         let (fact, at) = (if built { "Deployed" } else { "Built" }, now.to_string());
         let serves = self.serves;
         let status = self.status_mut();
-        status.set(fact, false, failure.reason, (&failure.message, &at));
+        status.set(fact, false, failure.reason, &failure.message, &at);
         if !serves {
             (status.endpoint, status.artifact) = (None, None);
-            status.set("Ready", false, failure.reason, ("", &at));
+            status.set("Ready", false, failure.reason, "", &at);
         }
         let again = self.next_attempt(failure.retry, now);
         let hint = again.map(|at| format!(" Tried again in {} s.", at.since(now).as_secs())).unwrap_or_default();

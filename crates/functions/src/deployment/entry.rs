@@ -59,7 +59,8 @@ impl AuthLevel {
 /// Reads the entry from `spec.target`. Mistakes about a language or a platform need one that is known.
 pub(super) fn read(
     target: &Object<'_>,
-    (language, platform): (Option<Language>, Option<&Platform>),
+    language: Option<Language>,
+    platform: Option<&Platform>,
     mistakes: &mut Mistakes,
 ) -> AzureEntry {
     let mut entry = AzureEntry::default();

@@ -1,5 +1,7 @@
 //! Fields of an object, read by path. Mistakes are collected, so that a person sees all of them at once.
 
+use std::ops::RangeInclusive;
+
 use serde_json::{Map, Value};
 
 /// The most mistakes that are told: the first ones explain the rest.
@@ -94,15 +96,15 @@ impl<'a> Object<'a> {
         self.text(field, mistakes)
     }
 
-    pub(super) fn whole(&self, field: &str, within: (u64, u64), mistakes: &mut Mistakes) -> Option<u64> {
+    pub(super) fn whole(&self, field: &str, within: RangeInclusive<u64>, mistakes: &mut Mistakes) -> Option<u64> {
         let value = self.fields?.get(field).filter(|value| !value.is_null())?;
-        let number = value.as_u64().filter(|number| (within.0..=within.1).contains(number));
+        let number = value.as_u64().filter(|number| within.contains(number));
         if number.is_none() {
             mistakes.add(format!(
                 "{}.{field} must be a whole number from {} to {}, not {}",
                 self.path,
-                within.0,
-                within.1,
+                within.start(),
+                within.end(),
                 shown(value)
             ));
         }

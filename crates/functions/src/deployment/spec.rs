@@ -1,6 +1,6 @@
 //! The spec of a function (`v1alpha1`).
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{collections::BTreeMap, ops::RangeInclusive, time::Duration};
 
 use berth_spec::{DeploymentName, network::Destination};
 use serde::{Deserialize, Serialize};
@@ -171,7 +171,7 @@ pub(super) const FIELDS: [&str; 11] = [
 const MOST_REPLICAS: u64 = 1_000;
 
 /// The bounds of a process's memory, in MiB: an interpreter fits into the least, and the most is 1 TiB.
-const MEMORY: (u64, u64) = (32, 1 << 20);
+const MEMORY: RangeInclusive<u64> = 32..=1 << 20;
 
 /// The most variables of the environment: more than functions have, and a bound on the size of an object.
 const MOST_VARIABLES: usize = 100;
@@ -226,7 +226,7 @@ fn body(key: &str, object: &Map<String, Value>, mistakes: &mut Mistakes) -> Opti
     let bundler = language.and_then(|language| bundler(&spec, language, mistakes));
     let target = spec.below("target", "spec.target", mistakes);
     let platform = platform(&target, mistakes);
-    let entry = entry::read(&target, (language, platform.as_ref()), mistakes);
+    let entry = entry::read(&target, language, platform.as_ref(), mistakes);
     let env = environment(&spec, mistakes);
     let hosts = network::read(&spec, mistakes);
     let named_limits = limits(&spec, mistakes);
@@ -382,7 +382,7 @@ fn platform(target: &Object<'_>, mistakes: &mut Mistakes) -> Option<Platform> {
     target.only(&TARGET, mistakes);
     match target.required("platform", "\"azure-function\" or \"local\"", mistakes)? {
         "replica" => {
-            let count = target.whole("replicas", (1, MOST_REPLICAS), mistakes);
+            let count = target.whole("replicas", 1..=MOST_REPLICAS, mistakes);
             Some(Platform::Replica { count: count.and_then(|count| u32::try_from(count).ok()).unwrap_or(1) })
         }
         "local" => Some(Platform::Local),
@@ -461,8 +461,8 @@ fn limits(spec: &Object<'_>, mistakes: &mut Mistakes) -> NamedLimits {
     let given = spec.below("limits", "spec.limits", mistakes);
     given.only(&["timeoutSeconds", "concurrency", "idleSeconds", "memoryMiB", "memoryMib"], mistakes);
     let seconds =
-        |field, most, mistakes: &mut Mistakes| given.whole(field, (1, most), mistakes).map(Duration::from_secs);
-    let concurrency = given.whole("concurrency", (1, 1_000), mistakes).and_then(|number| usize::try_from(number).ok());
+        |field, most, mistakes: &mut Mistakes| given.whole(field, 1..=most, mistakes).map(Duration::from_secs);
+    let concurrency = given.whole("concurrency", 1..=1_000, mistakes).and_then(|number| usize::try_from(number).ok());
     NamedLimits {
         timeout: seconds("timeoutSeconds", 600, mistakes),
         concurrency,

@@ -436,7 +436,7 @@ mod tests {
             assert_eq!(awaited("words", &status).is_some(), expected, "{phase:?} {endpoint:?}");
         }
         let mut status = Status { phase: Phase::Failed, ..Status::default() };
-        status.set("Ready", false, TAKING_OVER, ("", "t"));
+        status.set("Ready", false, TAKING_OVER, "", "t");
         assert!(awaited("words", &status).is_some(), "the version that served before is on its way");
         let refused = again("no");
         assert_eq!((refused.status().as_u16(), refused.body().as_ref()), (503, br#"{"error":"no"}"#.as_slice()));

@@ -131,7 +131,7 @@ impl AzureTarget {
             account,
             spec,
             paths: Paths::of(&account.config, wanted),
-            settings: app::settings(&account.config, spec, (artifact, &package)),
+            settings: app::settings(&account.config, spec, artifact, &package),
             earlier: mine.as_ref().map(|record| record.env.clone()).unwrap_or_default(),
         };
         let found = deployment.app(DeploymentSlot::Production).await?;
@@ -151,11 +151,11 @@ impl AzureTarget {
         if let Some(app) = &found {
             deployment.may_have(app, wanted)?;
             deployment.own(app).await?;
-            let ours = (&deployment.settings, &*deployment.earlier);
-            let differs = app::drift(app, &deployment.has(DeploymentSlot::Production).await?, ours, spec);
+            let has = deployment.has(DeploymentSlot::Production).await?;
+            let differs = app::drift(app, &has, &deployment.settings, &deployment.earlier, spec);
             if differs.is_empty() {
                 let endpoint = deployment.endpoint(app)?;
-                self.arrived(account, name, (serving(&endpoint), &others)).await?;
+                self.arrived(account, name, serving(&endpoint), &others).await?;
                 return Ok(deployed(endpoint));
             }
             if task.proved {
@@ -178,7 +178,7 @@ impl AzureTarget {
             Some(app) => deployment.replace(app).await?,
         };
         account.packages.sweep(name, artifact).await?;
-        self.arrived(account, name, (serving(&endpoint), &others)).await?;
+        self.arrived(account, name, serving(&endpoint), &others).await?;
         Ok(deployed(endpoint))
     }
 
@@ -187,7 +187,8 @@ impl AzureTarget {
         &self,
         account: &Account,
         name: &str,
-        (record, others): (Record, &[Record]),
+        record: Record,
+        others: &[Record],
     ) -> Result<(), AzureError> {
         for old in others {
             remove(account, name, old).await?;
@@ -356,7 +357,7 @@ impl Deployment<'_> {
         let deadline = Instant::now() + LONGEST_START;
         let mut key = None;
         loop {
-            let Some(said) = self.ask((slot, &endpoint), &mut key).await? else { return Ok(endpoint) };
+            let Some(said) = self.ask(slot, &endpoint, &mut key).await? else { return Ok(endpoint) };
             if Instant::now() >= deadline {
                 let message = format!(
                     "the new version does not answer at {endpoint} within {} s: {said}",
@@ -371,7 +372,8 @@ impl Deployment<'_> {
     /// Asks the function once. `None`: it answers; else what is said while it starts. `key` is kept for the next attempt.
     async fn ask(
         &self,
-        (slot, endpoint): (DeploymentSlot, &str),
+        slot: DeploymentSlot,
+        endpoint: &str,
         key: &mut Option<String>,
     ) -> Result<Option<String>, AzureError> {
         let manager = &self.account.manager;

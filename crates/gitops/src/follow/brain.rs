@@ -146,9 +146,11 @@ impl Brain {
     /// Begins with the last good commit and the emergency stop of the checkpoint.
     pub(crate) fn new(
         interval: Duration,
-        (applied, stop): (Option<Oid>, Option<EmergencyStop>),
+        applied: Option<Oid>,
+        stop: Option<EmergencyStop>,
         paused: bool,
-        (seed, now): (u64, Time),
+        seed: u64,
+        now: Time,
     ) -> (Self, Vec<Effect>) {
         let restore = applied.clone();
         let mut brain = Self {

@@ -117,8 +117,8 @@ impl Driver {
         let before = std::mem::replace(&mut self.unopened, broken.clone());
         for (worker, problem) in broken.difference(&before) {
             let message = format!("secrets of {worker} cannot be opened: {problem}");
-            let about = (None, Some(worker.clone()));
-            self.context.event(Severity::Warning, "SecretsUnreadable", message, about).await;
+            let worker = Some(worker.clone());
+            self.context.event(Severity::Warning, "SecretsUnreadable", message, None, worker).await;
         }
     }
 

@@ -180,7 +180,7 @@ impl Driver {
             );
             let signed = if signer.is_empty() { signer.clone() } else { format!(", signed by {signer}") };
             let message = format!("{} by {}{signed}: {said}", info.oid.short(), refusal::author(&info));
-            self.context.event(Severity::Normal, "CommitApplied", message, (None, None)).await;
+            self.context.event(Severity::Normal, "CommitApplied", message, None, None).await;
         }
         if is_new || before.is_none() {
             // Whoever led before may have ended before the host took the mark: its own first one is said again.

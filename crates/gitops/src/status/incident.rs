@@ -154,7 +154,9 @@ pub(crate) fn is_over(status: &Status, revision: &RevisionId, worker: &str) -> b
 pub(crate) fn load_failure(
     known: &KnownDeployment,
     status: &Status,
-    (revision, worker, failure): (&RevisionId, &WorkerId, &Failure),
+    revision: &RevisionId,
+    worker: &WorkerId,
+    failure: &Failure,
 ) -> Incident {
     let card = known.deployment.spec.model.card.as_ref();
     let mut details = String::new();

@@ -213,7 +213,7 @@ impl IncidentTracker {
         for known in deployments {
             let Some(status) = &known.status else { continue };
             for (revision, worker, failure) in failed(status) {
-                let incident = load_failure(known, status, (revision, worker, failure));
+                let incident = load_failure(known, status, revision, worker, failure);
                 let incident = match self.failures.get(&incident.subject) {
                     Some(before) if before.revision == *revision => incident_since(incident, &before.incident),
                     _ => incident,

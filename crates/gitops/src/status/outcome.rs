@@ -20,7 +20,7 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(5 * 60);
 const UNSQUASHED: Duration = Duration::from_secs(6 * 60 * 60);
 
 impl StatusReporter {
-    pub(crate) async fn done(&self, state: &mut ReporterState, (turn, done): (u64, Done)) {
+    pub(crate) async fn done(&self, state: &mut ReporterState, turn: u64, done: Done) {
         let now = self.context.now();
         if turn != state.turns {
             // Of another branch, or of this one as it was before somebody touched it: it is read again.

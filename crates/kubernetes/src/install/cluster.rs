@@ -229,8 +229,8 @@ fn rights(settings: &FleetSettings) -> Vec<Value> {
     let review =
         json!([{ "apiGroups": ["authentication.k8s.io"], "resources": ["tokenreviews"], "verbs": ["create"] }]);
     let pods = json!([{ "apiGroups": [""], "resources": ["pods"], "verbs": ["get"] }]);
-    let [reviewer, reviews] = role(settings, ("ClusterRole", &everywhere), &review);
-    let [reader, reads] = role(settings, ("Role", &here), &pods);
+    let [reviewer, reviews] = role(settings, "ClusterRole", &everywhere, &review);
+    let [reader, reads] = role(settings, "Role", &here, &pods);
     vec![reviewer, reviews, reader, reads]
 }
 

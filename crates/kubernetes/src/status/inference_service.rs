@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::Facts;
+use super::{Complaint, Facts};
 use crate::{kind::Kind, objects::Content, routes::Ingress};
 
 /// All requests, in percent.
@@ -10,10 +10,10 @@ const WHOLE: u32 = 100;
 
 pub(super) fn status(facts: &Facts<'_>) -> Value {
     let state = facts.state;
-    let complaint = (state.reason.as_str(), state.message.as_str());
+    let complaint = Complaint { reason: &state.reason, message: &state.message };
     let (reached, way) = match facts.ingress {
-        Ingress::Ready => (true, ("", "")),
-        Ingress::Waiting(reason, message) => (false, (*reason, message.as_str())),
+        Ingress::Ready => (true, Complaint::default()),
+        Ingress::Waiting(reason, message) => (false, Complaint { reason, message }),
     };
     let first = if state.ready { way } else { complaint };
     let base = facts.base();

@@ -2,14 +2,15 @@
 
 use serde_json::{Value, json};
 
-use super::Facts;
+use super::{Complaint, Facts};
 
 pub(super) fn status(facts: &Facts<'_>) -> Value {
     let state = facts.state;
+    let complaint = Complaint { reason: &state.reason, message: &state.message };
     let url = facts.model_url().map(|url| format!("{url}/infer"));
     json!({
         "observedGeneration": facts.declared.generation,
-        "conditions": [facts.condition("Ready", state.ready, (&state.reason, &state.message))],
+        "conditions": [facts.condition("Ready", state.ready, complaint)],
         "url": url,
         "address": url.as_ref().map(|url| json!({ "url": url })),
     })

@@ -128,7 +128,7 @@ mod tests {
         use futures::stream::{StreamExt as _, iter, pending};
         let piece = |text: &&'static str| Ok::<_, exchange::BoxError>(Frame::data(Bytes::from(*text)));
         let body = StreamBody::new(iter(pieces.iter().map(piece)).chain(pending())).boxed_unsync();
-        RelayedBody::new((Vec::new(), None), Some(Source::Model(body)), guard).until(deadline, &HeaderMap::new())
+        RelayedBody::new(Vec::new(), None, Some(Source::Model(body)), guard).until(deadline, &HeaderMap::new())
     }
 
     #[tokio::test(start_paused = true)]

@@ -18,20 +18,29 @@ use crate::body::{
 /// nothing.
 const FIRST_PIECE: usize = 1 << 20;
 
+/// The bounds in time of a body that is read.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Pace {
+    /// The longest time between two pieces.
+    pub(crate) pause: Duration,
+    /// The end of the request's time.
+    pub(crate) deadline: Instant,
+}
+
 /// The whole body. One that came in one piece, as small ones do, is not copied.
 ///
-/// `limit` is in bytes, `pause` the longest time between two pieces. The bytes count against `memory`.
+/// `limit` is in bytes. The bytes count against `memory`.
 pub(crate) async fn read(
     body: &mut Incoming,
     limit: usize,
-    (pause, deadline): (Duration, Instant),
+    pace: Pace,
     memory: &Arc<RequestMemory>,
 ) -> Result<Bytes, InferError> {
     if usize::try_from(body.size_hint().lower()).unwrap_or(usize::MAX) > limit {
         return Err(too_large(limit));
     }
-    let Some(first) = piece(body, pause, deadline).await? else { return Ok(Bytes::new()) };
-    rest(first, body, limit, (pause, deadline), memory).await
+    let Some(first) = piece(body, pace).await? else { return Ok(Bytes::new()) };
+    rest(first, body, limit, pace, memory).await
 }
 
 /// The whole body, of which `first` has come.
@@ -39,11 +48,11 @@ pub(crate) async fn rest(
     first: Bytes,
     body: &mut Incoming,
     limit: usize,
-    (pause, deadline): (Duration, Instant),
+    pace: Pace,
     memory: &Arc<RequestMemory>,
 ) -> Result<Bytes, InferError> {
     let mut charge = memory.charge();
-    let whole = gather(first, body, limit, (pause, deadline), &mut charge).await?;
+    let whole = gather(first, body, limit, pace, &mut charge).await?;
     Ok(charge.hold(whole))
 }
 
@@ -51,7 +60,7 @@ async fn gather(
     first: Bytes,
     body: &mut Incoming,
     limit: usize,
-    (pause, deadline): (Duration, Instant),
+    pace: Pace,
     charge: &mut Charge,
 ) -> Result<Bytes, InferError> {
     let expected = usize::try_from(body.size_hint().lower()).unwrap_or(usize::MAX).saturating_add(first.len());
@@ -63,7 +72,7 @@ async fn gather(
         return Ok(first);
     }
     // Nothing may follow but the end, as some gRPC clients send it.
-    let Some(second) = piece(body, pause, deadline).await? else { return Ok(first) };
+    let Some(second) = piece(body, pace).await? else { return Ok(first) };
     let mut whole = BytesMut::with_capacity(expected.min(FIRST_PIECE).max(first.len() + second.len()));
     whole.extend_from_slice(&first);
     let mut next = Some(second);
@@ -73,17 +82,14 @@ async fn gather(
         }
         charge.grow_to(whole.capacity().max(whole.len() + more.len()))?;
         whole.extend_from_slice(&more);
-        next = piece(body, pause, deadline).await?;
+        next = piece(body, pace).await?;
     }
     Ok(whole.freeze())
 }
 
 /// The next piece of data; `None` at the end.
-pub(crate) async fn piece(
-    body: &mut Incoming,
-    pause: Duration,
-    deadline: Instant,
-) -> Result<Option<Bytes>, InferError> {
+pub(crate) async fn piece(body: &mut Incoming, pace: Pace) -> Result<Option<Bytes>, InferError> {
+    let Pace { pause, deadline } = pace;
     loop {
         // What is there already needs no timer.
         let next = match futures::FutureExt::now_or_never(body.frame()) {

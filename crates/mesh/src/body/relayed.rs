@@ -88,7 +88,8 @@ fn overtime() -> Status {
 impl RelayedBody {
     /// Passes on what is here, and then `rest`; holds `guard` until the end of `rest`.
     pub(crate) fn new(
-        (pieces, trailers): (Vec<Bytes>, Option<HeaderMap>),
+        pieces: Vec<Bytes>,
+        trailers: Option<HeaderMap>,
         rest: Option<Source>,
         guard: impl Send + 'static,
     ) -> Self {

@@ -199,7 +199,7 @@ pub(crate) async fn counted_message(
     let body = match trailers {
         None => ReplyBody::from(message),
         Some(trailers) if is_well(&trailers) => ReplyBody::Message(message),
-        trailers => ReplyBody::Relayed(Box::new(RelayedBody::new((vec![message], trailers), None, ()))),
+        trailers => ReplyBody::Relayed(Box::new(RelayedBody::new(vec![message], trailers, None, ()))),
     };
     Response::from_parts(head, body)
 }
@@ -208,7 +208,8 @@ pub(crate) async fn counted_message(
 /// `guard` is held until it has been passed on, which is by `deadline`.
 pub(crate) fn passed_on(
     answer: Response<PeerBody>,
-    (guard, deadline): (impl Send + 'static, Instant),
+    guard: impl Send + 'static,
+    deadline: Instant,
     memory: &Arc<RequestMemory>,
 ) -> Response<ReplyBody> {
     let (mut head, body) = answer.into_parts();
@@ -222,7 +223,7 @@ pub(crate) fn passed_on(
     }
     let memory = Arc::clone(memory);
     let body = body.map_frame(move |frame| frame.map_data(|data| memory.answer(data))).boxed_unsync();
-    let relayed = RelayedBody::new((Vec::new(), None), Some(Source::Model(body)), guard);
+    let relayed = RelayedBody::new(Vec::new(), None, Some(Source::Model(body)), guard);
     let relayed = relayed.until(deadline, &head.headers);
     Response::from_parts(head, ReplyBody::Relayed(Box::new(relayed)))
 }
@@ -245,7 +246,7 @@ mod tests {
         assert_eq!(memory.used(), 64 << 10);
         drop(whole);
         let (guard, deadline) = (Arc::new(()), Instant::now() + std::time::Duration::from_secs(3_600));
-        let other = passed_on(Response::new(berth_peer::full(large())), (Arc::clone(&guard), deadline), &memory);
+        let other = passed_on(Response::new(berth_peer::full(large())), Arc::clone(&guard), deadline, &memory);
         assert_eq!(Arc::strong_count(&guard), 2);
         assert_eq!(other.headers()[header::CONTENT_LENGTH], (64 << 10).to_string());
         let read = other.into_body().collect().await.expect("it is whole").to_bytes();
@@ -253,7 +254,7 @@ mod tests {
         assert_eq!((read.len(), memory.used(), Arc::strong_count(&guard)), (64 << 10, 64 << 10, 1));
         drop(read);
         assert_eq!(memory.used(), 0);
-        let small = passed_on(Response::new(berth_peer::full("small")), (Arc::clone(&guard), deadline), &memory);
+        let small = passed_on(Response::new(berth_peer::full("small")), Arc::clone(&guard), deadline, &memory);
         assert_eq!((small.body().size_hint().exact(), memory.used(), Arc::strong_count(&guard)), (Some(5), 0, 1));
     }
 

@@ -32,7 +32,7 @@ use crate::{
     body::{
         broken::broken,
         memory::RequestMemory,
-        read,
+        read::{self, Pace},
         upload::streaming::{Streaming, StreamingReader, lock},
     },
     config::Limits,
@@ -181,7 +181,7 @@ impl Upload {
         let bytes = match std::mem::replace(&mut self.state, State::Spent) {
             State::Whole(bytes) => bytes,
             State::Untouched(mut incoming) => {
-                let pace = (self.bounds.pause(), deadline);
+                let pace = Pace { pause: self.bounds.pause(), deadline };
                 let read = read::read(&mut incoming, self.bounds.body, pace, &self.bounds.memory).await;
                 // What is left of it may have to be discarded.
                 match read {

@@ -233,7 +233,7 @@ mod tests {
         let peers = Peers::fixed(identity, names.iter().map(|name| (name.clone(), ([127, 0, 0, 1], 9).into())));
         let remotes = Remotes::new(Fleet { peers, members: None, region: None }, Clock::start());
         let revision = RevisionId::of(DeploymentName::new("iris").expect("a name"), b"1");
-        let endpoints = Endpoints::of((&revision, "1"), names.iter(), None, &remotes).expect("there are some");
+        let endpoints = Endpoints::of(&revision, "1", names.iter(), None, &remotes).expect("there are some");
         // Who is behind a name is looked up by the first request, and begins with a clean record.
         assert!(endpoints.list.iter().all(|endpoint| endpoint.look(Tick(1)).is_some()));
         endpoints

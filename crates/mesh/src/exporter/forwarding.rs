@@ -36,10 +36,10 @@ pub(super) fn encode(forwarding: &Forwarding, encoder: &mut DescriptorEncoder<'_
         known += 1;
         ejected += u32::from(remote.is_ejected());
     });
-    gauge(encoder, ("berth_gateway_remotes", "Nodes that routes lead to"), u64::from(known))?;
-    gauge(encoder, ("berth_gateway_ejected", "Nodes that requests avoid just now"), u64::from(ejected))?;
-    let help = ("berth_gateway_replay_bytes", "Bytes of request bodies that are kept to be sent again");
-    gauge(encoder, help, forwarding.room.used() as u64)?;
+    gauge(encoder, "berth_gateway_remotes", "Nodes that routes lead to", u64::from(known))?;
+    gauge(encoder, "berth_gateway_ejected", "Nodes that requests avoid just now", u64::from(ejected))?;
+    let help = "Bytes of request bodies that are kept to be sent again";
+    gauge(encoder, "berth_gateway_replay_bytes", help, forwarding.room.used() as u64)?;
     let help = "Seconds from sending a request to another node to its answer";
     let took = hops.took.snapshot();
     let mut histogram =
@@ -47,7 +47,7 @@ pub(super) fn encode(forwarding: &Forwarding, encoder: &mut DescriptorEncoder<'_
     histogram.encode_histogram::<NoLabelSet>(took.sum_seconds(), took.count(), &took.coarse(), None)
 }
 
-fn gauge(encoder: &mut DescriptorEncoder<'_>, (name, help): (&str, &str), value: u64) -> fmt::Result {
+fn gauge(encoder: &mut DescriptorEncoder<'_>, name: &str, help: &str, value: u64) -> fmt::Result {
     let mut gauge: MetricEncoder<'_> = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
     gauge.encode_gauge(&value)
 }

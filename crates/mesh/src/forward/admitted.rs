@@ -33,7 +33,7 @@ use crate::{
     metrics::{Outcome, Protocol},
     not_run::NotRun,
     payload::{Payloads, Tap},
-    quota::metered::MeteredRequest,
+    quota::metered::{LimitedModel, MeteredRequest},
     routes::alias::ResolvedAlias,
     stack::Stack,
     sticky::Caller,
@@ -309,8 +309,8 @@ impl Runner for AdmittedRequest<'_> {
             Some(leased) => leased,
             None if self.context.stack.forwarding.is_some() => return Ok(LocalOutcome::Moved(MOVED)),
             None => {
-                let RequestContext { entry, holder, stack, .. } = &self.context;
-                match stack.parking.lease((entry, holder), self.context.wanted(), self.context.latest_start()).await {
+                let context = &self.context;
+                match context.stack.parking.lease(context.replica_request(), context.key).await {
                     Ok(leased) => leased,
                     Err(error) => return Err(self.failed(error)),
                 }
@@ -379,7 +379,7 @@ impl Stack {
     /// Lets a request in, or says why not. Reads nothing but its head.
     pub(crate) fn admit<'a>(&'a self, call: Call<'a>) -> Result<AdmittedRequest<'a>, InferError> {
         let started = Instant::now();
-        let chosen = match call.caller.may_infer((&self.access, &self.audit), call.model) {
+        let chosen = match call.caller.may_infer(&self.access, &self.audit, call.model) {
             true => self.choose(call.model, call.version, &call.caller),
             false => Err(self.unknown(call.model)),
         };
@@ -396,7 +396,8 @@ impl Stack {
             let holder = entry.hot().keys.of(asker, &self.accounts);
             let permit = self.admission.enter_for(&holder)?;
             let route = entry.route();
-            let metered = self.meter(asker, Some((&entry, &route.terms.limits)), (headers, started))?;
+            let model = LimitedModel { entry: &entry, limits: &route.terms.limits };
+            let metered = self.meter(asker, Some(model), headers, started)?;
             let permit = permit.metered(metered.clone());
             self.demand.touch(&entry, started);
             if let Some(max) = route.bound().filter(|max| entry.hot().usage.in_flight.load(Relaxed) >= *max) {

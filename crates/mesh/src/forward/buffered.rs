@@ -172,7 +172,7 @@ impl BufferedResponse {
             (BodyPieces::None, None, None) => ReplyBody::Empty,
             (BodyPieces::One(one), None, None) => ReplyBody::from(one),
             (pieces, trailers, rest) => {
-                let relayed = RelayedBody::new((pieces.into_vec(), trailers), rest.map(Source::Node), guard);
+                let relayed = RelayedBody::new(pieces.into_vec(), trailers, rest.map(Source::Node), guard);
                 ReplyBody::Relayed(Box::new(if stream { relayed.until(deadline, &head.headers) } else { relayed }))
             }
         };

@@ -10,6 +10,7 @@ use crate::{
     deployment::{DeploymentState, VersionLease},
     endpoint::target::LocalTarget,
     local::Model,
+    parking::ReplicaRequest,
     resolved::RevisionSelector,
     stack::Stack,
 };
@@ -63,6 +64,11 @@ impl RequestContext<'_> {
     /// Until when a replica is waited for: a call that may last long does not wait long for its beginning.
     pub(crate) fn latest_start(&self) -> Instant {
         if self.exchange { self.deadline.min(Instant::now() + self.entry.route().terms.timeout) } else { self.deadline }
+    }
+
+    /// The request for a replica, now or once there is one.
+    pub(crate) fn replica_request(&self) -> ReplicaRequest<'_> {
+        ReplicaRequest { entry: &self.entry, key: &self.holder, version: self.version, deadline: self.latest_start() }
     }
 
     /// The error of a request whose deadline has passed outside a model's queue.

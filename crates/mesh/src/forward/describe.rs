@@ -65,7 +65,8 @@ impl Stack {
     /// Finds who describes a deployment. `ask` is the request for another node.
     pub(crate) async fn describe(
         &self,
-        (model, version): (NameKey<'_>, Option<&str>),
+        model: NameKey<'_>,
+        version: Option<&str>,
         timeout: Option<Duration>,
         ask: impl FnOnce() -> (Head, Bytes) + Send,
     ) -> Result<DescriptionSource, Failure> {

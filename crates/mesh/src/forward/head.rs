@@ -152,7 +152,8 @@ impl Head {
     /// The request for one endpoint.
     pub(crate) fn request(
         &self,
-        (revision, version): (&HeaderValue, &HeaderValue),
+        revision: &HeaderValue,
+        version: &HeaderValue,
         deadline: Instant,
         body: PeerBody,
     ) -> Request<PeerBody> {
@@ -206,7 +207,7 @@ mod tests {
         let revision = HeaderValue::from_static("iris@0123456789ab");
         let version = HeaderValue::from_static("1");
         let deadline = Instant::now() + std::time::Duration::from_secs(5);
-        let sent = Head::of(&parts, None).request((&revision, &version), deadline, berth_peer::full("x"));
+        let sent = Head::of(&parts, None).request(&revision, &version, deadline, berth_peer::full("x"));
         let mut names: Vec<&str> = sent.headers().keys().map(HeaderName::as_str).collect();
         names.sort_unstable();
         let expected = [

@@ -81,8 +81,7 @@ impl RetryState {
                 found => found.map(Some),
             }
         };
-        let found =
-            parking.find((&context.entry, &context.holder), context.version, context.latest_start(), look).await?;
+        let found = parking.find(context.replica_request(), look).await?;
         found.ok_or_else(|| {
             let message =
                 format!("the replicas of model {:?} have full queues; try again", context.entry.name.as_str());
@@ -104,9 +103,9 @@ impl RetryState {
             forwarding.budget.request();
         }
         let near = there.known.near;
-        let request = head.request((&there.endpoints.revision, &there.endpoints.version), context.deadline, body);
+        let request = head.request(&there.endpoints.revision, &there.endpoints.version, context.deadline, body);
         let started = Instant::now();
-        let wait = self.wait((context, forwarding), &there, upload, started);
+        let wait = self.wait(context, forwarding, &there, upload, started);
         let sent = send(&there.endpoint, &there.known, request, wait, || upload.fault()).await;
         let (hops, took) = (&forwarding.hops, started.elapsed());
         match sent {
@@ -132,12 +131,12 @@ impl RetryState {
             Err(SendError::NotRun(why)) => {
                 hops.sent(HopResult::NotRun, near, took);
                 self.full = why == NotRun::Full;
-                self.not_run(there.endpoint, (RetryReason::of(why), hops), upload)?;
+                self.not_run(there.endpoint, RetryReason::of(why), hops, upload)?;
                 Ok(None)
             }
             Err(SendError::NotSent) => {
                 hops.sent(HopResult::NotSent, near, took);
-                self.not_run(there.endpoint, (RetryReason::NotSent, hops), upload)?;
+                self.not_run(there.endpoint, RetryReason::NotSent, hops, upload)?;
                 Ok(None)
             }
             Err(SendError::Broken) => {
@@ -169,7 +168,8 @@ impl RetryState {
     fn not_run(
         &mut self,
         endpoint: Arc<Endpoint>,
-        (why, hops): (RetryReason, &Hops),
+        why: RetryReason,
+        hops: &Hops,
         upload: &Upload,
     ) -> Result<(), Failure> {
         if !upload.is_repeatable() {
@@ -205,7 +205,8 @@ impl RetryState {
     /// sent again had the line broken: an idempotent model takes the retry.
     fn wait(
         &self,
-        (context, forwarding): (&RequestContext<'_>, &Forwarding),
+        context: &RequestContext<'_>,
+        forwarding: &Forwarding,
         there: &RemoteTarget,
         upload: &Upload,
         now: Instant,

@@ -83,7 +83,7 @@ pub(crate) async fn run<C: Codec>(
         return carry(admitted, codec, upload).await;
     }
     // Boxed: requests that nobody watches do not pay for a second copy of the loop's state.
-    Box::pin(watched(admitted, codec, upload, (tap, call))).await
+    Box::pin(watched(admitted, codec, upload, tap, call)).await
 }
 
 /// Runs a request that payload processors or counts of calls observe.
@@ -91,7 +91,8 @@ async fn watched<C: Codec>(
     admitted: &mut AdmittedRequest<'_>,
     codec: &mut C,
     upload: &mut Upload,
-    (tap, mut call): (Option<Tap>, Option<CountedCall>),
+    tap: Option<Tap>,
+    mut call: Option<CountedCall>,
 ) -> Result<C::Answer, Failure> {
     let mut payload = tap.map(|tap| {
         let (request, response) = tap.split();

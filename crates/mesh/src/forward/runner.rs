@@ -23,6 +23,7 @@ use crate::{
     deployment::DeploymentState,
     exchange,
     local::{Lease, Model},
+    metrics::Protocol,
     not_run::NotRun,
     oip::grpc::methods::INFER,
     watch::status,
@@ -112,7 +113,7 @@ pub(crate) trait Runner: Send + Sync {
             let (id, deadline) = (request.id.take(), self.deadline().into_std());
             let run = self.begin_run(&held);
             let answered = self.answered(held.lease.model().infer(request, deadline)).await;
-            self.ran((INFER, true), &held, run.as_ref(), outcome(&answered));
+            self.ran(INFER, Protocol::Grpc, &held, run.as_ref(), outcome(&answered));
             Ok(answered?.map(|outputs| InferResponse {
                 model_name: self.model_name(),
                 model_version: held.version,
@@ -129,9 +130,9 @@ pub(crate) trait Runner: Send + Sync {
     }
 
     /// Counts what the model did for a call. `code` is `None` where that is nothing.
-    fn ran(&self, method: (&str, bool), held: &LeasedReplica, run: Option<&Run>, code: Option<Code>) {
+    fn ran(&self, path: &str, protocol: Protocol, held: &LeasedReplica, run: Option<&Run>, code: Option<Code>) {
         if let (Some(calls), Some(run), Some(code)) = (self.calls(), run, code) {
-            calls.ran(run, held.lease.replica().revision().deployment(), method, code);
+            calls.ran(run, held.lease.replica().revision().deployment(), path, protocol, code);
         }
     }
 
@@ -145,7 +146,7 @@ pub(crate) trait Runner: Send + Sync {
             let deadline = self.deadline().into_std();
             let run = self.begin_run(&held);
             let answered = self.answered(held.lease.model().call(body, deadline)).await;
-            self.ran((CALL, false), &held, run.as_ref(), outcome(&answered));
+            self.ran(CALL, Protocol::Rest, &held, run.as_ref(), outcome(&answered));
             answered
         }
     }
@@ -171,7 +172,7 @@ pub(crate) trait Runner: Send + Sync {
                     Ok(LocalOutcome::Answered(response)) => Some(status(response.headers()).unwrap_or(Code::Ok)),
                     other => outcome(other),
                 };
-                self.ran((&path, true), &held, Some(&run), code);
+                self.ran(&path, Protocol::Grpc, &held, Some(&run), code);
             }
             Ok(match answered? {
                 LocalOutcome::Moved(why) => LocalOutcome::Moved(why),
@@ -203,7 +204,7 @@ fn outcome<T>(answered: &Result<LocalOutcome<T>, InferError>) -> Option<Code> {
 /// A model's own answer as it goes to the client. What `guard` holds is held until its last byte.
 fn passed_on(response: Response<exchange::Body>, guard: impl Send + 'static, deadline: Instant) -> Response<ReplyBody> {
     let (head, body) = response.into_parts();
-    let relayed = RelayedBody::new((Vec::new(), None), Some(Source::Model(body)), guard).until(deadline, &head.headers);
+    let relayed = RelayedBody::new(Vec::new(), None, Some(Source::Model(body)), guard).until(deadline, &head.headers);
     Response::from_parts(head, ReplyBody::Relayed(Box::new(relayed)))
 }
 

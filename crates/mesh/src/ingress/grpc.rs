@@ -121,7 +121,7 @@ impl GrpcInferenceService for GrpcFace {
     ) -> Result<Response<wire::ModelReadyResponse>, Status> {
         let (metadata, extensions, asked) = request.into_parts();
         let model = NameKey { namespace: namespace(metadata.as_ref()), name: &asked.name };
-        if self.stack.may((metadata.as_ref(), &extensions), Action::ReadModels, model).is_err() {
+        if self.stack.may(metadata.as_ref(), &extensions, Action::ReadModels, model).is_err() {
             return Ok(Response::new(wire::ModelReadyResponse { ready: false }));
         }
         // As Triton answers: what is not there is not ready, and asking is no error.
@@ -146,9 +146,9 @@ impl GrpcInferenceService for GrpcFace {
         let headers = metadata.as_ref();
         let wait = timeout(headers).map_err(status)?;
         let name = NameKey { namespace: namespace(headers), name: &asked.name };
-        self.stack.may((headers, &extensions), Action::ReadModels, name).map_err(status)?;
+        self.stack.may(headers, &extensions, Action::ReadModels, name).map_err(status)?;
         let ask = || (Head::grpc(METADATA, headers, self.stack.propagate()), framed(&asked));
-        let found = self.stack.describe((name, version(&asked.version)), wait, ask).await;
+        let found = self.stack.describe(name, version(&asked.version), wait, ask).await;
         let model = match found.map_err(status)? {
             DescriptionSource::Local { model } => model,
             DescriptionSource::Remote(held) => return told(held).await,
@@ -185,9 +185,9 @@ impl GrpcInferenceService for GrpcFace {
         let headers = metadata.as_ref();
         let wait = timeout(headers).map_err(status)?;
         let name = NameKey { namespace: namespace(headers), name: &asked.name };
-        self.stack.may((headers, &extensions), Action::ReadModels, name).map_err(status)?;
+        self.stack.may(headers, &extensions, Action::ReadModels, name).map_err(status)?;
         let ask = || (Head::grpc(CONFIG, headers, self.stack.propagate()), framed(&asked));
-        let found = self.stack.describe((name, version(&asked.version)), wait, ask).await;
+        let found = self.stack.describe(name, version(&asked.version), wait, ask).await;
         let model = match found.map_err(status)? {
             DescriptionSource::Local { model } => model,
             DescriptionSource::Remote(held) => return told(held).await,
@@ -207,7 +207,7 @@ impl GrpcInferenceService for GrpcFace {
             statistics::here(&self.stack, namespace(headers), &asker(&self.stack.access, &extensions))
         } else {
             let model = NameKey { namespace: namespace(headers), name: &asked.name };
-            self.stack.may((headers, &extensions), Action::ReadModels, model).map_err(status)?;
+            self.stack.may(headers, &extensions, Action::ReadModels, model).map_err(status)?;
             statistics::of(&self.stack, model, wanted, headers).await.map_err(status)?
         };
         let stats = loaded.iter().map(|one| ModelStats::new(one.name.name(), &one.version, &one.statistics));
@@ -243,9 +243,9 @@ impl GrpcInferenceService for GrpcFace {
         let wait = timeout(request.metadata().as_ref()).map_err(status)?;
         let (metadata, extensions, asked) = request.into_parts();
         let model = NameKey { namespace: namespace(metadata.as_ref()), name: &asked.model_name };
-        self.stack.may((metadata.as_ref(), &extensions), Action::LoadModels, model).map_err(status)?;
+        self.stack.may(metadata.as_ref(), &extensions, Action::LoadModels, model).map_err(status)?;
         let parameters = RepositoryParameters::from_proto(&asked.parameters);
-        let change = Change::begin(&self.stack, (metadata.as_ref(), &extensions), "load", model).map_err(status)?;
+        let change = Change::begin(&self.stack, metadata.as_ref(), &extensions, "load", model).map_err(status)?;
         let done = repository::load(&self.stack, model, parameters, wait).await.map_err(ErrorResponse::from);
         change.end(&done).await;
         done.map_err(status)?;
@@ -259,8 +259,8 @@ impl GrpcInferenceService for GrpcFace {
         let wait = timeout(request.metadata().as_ref()).map_err(status)?;
         let (metadata, extensions, asked) = request.into_parts();
         let model = NameKey { namespace: namespace(metadata.as_ref()), name: &asked.model_name };
-        self.stack.may((metadata.as_ref(), &extensions), Action::LoadModels, model).map_err(status)?;
-        let change = Change::begin(&self.stack, (metadata.as_ref(), &extensions), "unload", model).map_err(status)?;
+        self.stack.may(metadata.as_ref(), &extensions, Action::LoadModels, model).map_err(status)?;
+        let change = Change::begin(&self.stack, metadata.as_ref(), &extensions, "unload", model).map_err(status)?;
         let done = repository::unload(&self.stack, model, wait).await.map_err(ErrorResponse::from);
         change.end(&done).await;
         done.map_err(status)?;

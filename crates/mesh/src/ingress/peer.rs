@@ -32,7 +32,7 @@ use crate::{
     admission::{Admission, Permit},
     body::{
         memory::RequestMemory,
-        read,
+        read::{self, Pace},
         reply::{ReplyBody, passed_on},
         upload::{Bounds, Upload},
     },
@@ -77,17 +77,20 @@ const RETRY_ELSEWHERE: Duration = Duration::from_secs(1);
 
 /// Answers the inference requests of other nodes; cheap to clone.
 #[derive(Clone)]
-pub struct PeerService(Arc<Inner>);
+pub struct PeerService(Arc<PeerStack>);
 
-struct Inner {
-    replicas: Arc<LocalReplicas>,
-    limits: Limits,
-    memory: Arc<RequestMemory>,
-    admission: Arc<Admission>,
-    served: Arc<ServedHops>,
-    spans: Option<SpanHook>,
-    calls: Option<Arc<Calls>>,
-    functions: Arc<OnceLock<FunctionHook>>,
+/// Everything that a request of another node passes through.
+pub(crate) struct PeerStack {
+    pub(crate) replicas: Arc<LocalReplicas>,
+    pub(crate) limits: Limits,
+    /// Budget of the bodies and tensors of all requests, those of clients included.
+    pub(crate) memory: Arc<RequestMemory>,
+    pub(crate) admission: Arc<Admission>,
+    pub(crate) served: Arc<ServedHops>,
+    pub(crate) spans: Option<SpanHook>,
+    /// Counts of calls by method; `None`: they are not wanted.
+    pub(crate) calls: Option<Arc<Calls>>,
+    pub(crate) functions: Arc<OnceLock<FunctionHook>>,
 }
 
 /// The part of a request's head that nodes say to each other.
@@ -132,22 +135,16 @@ impl From<InferError> for Refusal {
 }
 
 impl PeerService {
-    pub(crate) fn new(
-        replicas: Arc<LocalReplicas>,
-        (limits, memory): (Limits, Arc<RequestMemory>),
-        (admission, served): (Arc<Admission>, Arc<ServedHops>),
-        (spans, calls): (Option<SpanHook>, Option<Arc<Calls>>),
-        functions: Arc<OnceLock<FunctionHook>>,
-    ) -> Self {
-        Self(Arc::new(Inner { replicas, limits, memory, admission, served, spans, calls, functions }))
+    pub(crate) fn new(stack: PeerStack) -> Self {
+        Self(Arc::new(stack))
     }
 
     /// Answers one request of the peer port: those under `/v2/`, `/inference.GRPCInferenceService/`, and those to functions.
     #[must_use]
     pub fn serve(&self, request: Request<Incoming>) -> BoxFuture<'static, Response<PeerBody>> {
-        let inner = Arc::clone(&self.0);
-        let span = inner.spans.as_ref().and_then(|hook| hook(request.headers()));
-        let answered = async move { inner.caught(request).await.map(|body| body.map_err(boxed).boxed_unsync()) };
+        let stack = Arc::clone(&self.0);
+        let span = stack.spans.as_ref().and_then(|hook| hook(request.headers()));
+        let answered = async move { stack.caught(request).await.map(|body| body.map_err(boxed).boxed_unsync()) };
         match span {
             None => Box::pin(answered),
             Some(span) => Box::pin(answered.instrument(span)),
@@ -155,7 +152,7 @@ impl PeerService {
     }
 }
 
-impl Inner {
+impl PeerStack {
     async fn caught(&self, request: Request<Incoming>) -> Response<ReplyBody> {
         let (grpc, id) = (is_grpc(request.headers()), RequestId::of(request.headers()));
         let answered = AssertUnwindSafe(self.answer(request, grpc)).catch_unwind().await;
@@ -201,7 +198,7 @@ impl Inner {
         if replica.is_draining() {
             return Err(Refusal::NotRun(NotRun::Draining));
         }
-        let mut runner = PeerRun { service: self, deadline: asked.deadline, asked, replica, permit: Some(permit) };
+        let mut runner = PeerRun { stack: self, deadline: asked.deadline, asked, replica, permit: Some(permit) };
         let bounds = Bounds::new(&self.limits, None, &self.memory);
         if head.uri.path() == EXCHANGE {
             let mut upload = Upload::new(body, bounds.of_stream());
@@ -221,13 +218,13 @@ impl Inner {
         let (mut head, mut body) = request.into_parts();
         let permit = self.admission.enter().map_err(|_| self.turned_away())?;
         let hook = self.functions.get().ok_or_else(|| Refusal::Failed(ErrorResponse::no_such_path()))?;
-        let pace = (self.limits.body_idle, Instant::now() + self.limits.deadline);
+        let pace = Pace { pause: self.limits.body_idle, deadline: Instant::now() + self.limits.deadline };
         let whole = read::read(&mut body, self.limits.body, pace, &self.memory).await?;
         // The authority is this node's name, which the client did not write.
         let path = head.uri.path_and_query().cloned().ok_or_else(|| Refusal::Failed(ErrorResponse::no_such_path()))?;
         head.uri = path.into();
         let answer = hook(FunctionSender::Node, Request::from_parts(head, whole)).await;
-        Ok(passed_on(answer, (permit, Instant::now() + self.limits.deadline), &self.memory))
+        Ok(passed_on(answer, permit, Instant::now() + self.limits.deadline, &self.memory))
     }
 
     fn turned_away(&self) -> Refusal {
@@ -271,7 +268,7 @@ async fn grpc_answer(
         let body = upload.bytes(runner.deadline).await?;
         let coding = coding(&head.headers).ok_or_else(|| Refusal::Status(message::unknown_coding()))?;
         let message = unframed(body, coding, upload.limit(), upload.memory()).await.map_err(Refusal::Status)?;
-        return describe(head.uri.path(), &head.headers, (message, &runner.asked.version), &runner.replica);
+        return describe(head.uri.path(), &head.headers, message, &runner.asked.version, &runner.replica);
     }
     let form = if head.headers.contains_key(STREAM) { Form::Stream } else { Form::Unary };
     let answer =
@@ -295,7 +292,7 @@ fn streamed(mut response: Response<ReplyBody>) -> Response<ReplyBody> {
 
 /// The replica that a request of another node names.
 struct PeerRun<'a> {
-    service: &'a Inner,
+    stack: &'a PeerStack,
     asked: PeerHeaders,
     deadline: Instant,
     replica: Arc<Replica>,
@@ -335,7 +332,7 @@ impl Runner for PeerRun<'_> {
     fn began(&mut self, _: &HeaderMap) {}
 
     fn calls(&self) -> Option<&Arc<Calls>> {
-        self.service.calls.as_ref()
+        self.stack.calls.as_ref()
     }
 
     fn permit(&mut self) -> Option<Permit> {
@@ -344,7 +341,7 @@ impl Runner for PeerRun<'_> {
 
     async fn lease(&mut self) -> Result<LocalOutcome<LeasedReplica>, InferError> {
         // It may have been replaced by one of the same revision meanwhile.
-        let again = || self.service.replicas.get(&self.asked.revision)?.acquire();
+        let again = || self.stack.replicas.get(&self.asked.revision)?.acquire();
         let Some(lease) = self.replica.acquire().or_else(again) else {
             return Ok(LocalOutcome::Moved(NotRun::Draining));
         };
@@ -395,7 +392,8 @@ impl PeerHeaders {
 fn describe(
     method: &str,
     headers: &HeaderMap,
-    (message, version): (Bytes, &str),
+    message: Bytes,
+    version: &str,
     replica: &Replica,
 ) -> Result<Response<ReplyBody>, Refusal> {
     fn read<M: prost::Message + Default>(message: Bytes) -> Result<M, Refusal> {

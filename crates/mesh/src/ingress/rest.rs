@@ -27,7 +27,7 @@ use tokio::time::Instant;
 
 use crate::{
     body::{
-        read,
+        read::{self, Pace},
         reply::{ReplyBody, counted, described, empty, json, passed_on},
         upload::Upload,
     },
@@ -121,20 +121,17 @@ impl Rest {
         let mut body = Some(body);
         let reply = match &resource {
             Resource::Model { model, version, operation: Operation::Infer } => {
-                let asked = (NameKey { namespace, name: model }, version.as_deref());
-                ask(&self.stack, &head, &mut body, asked, |head, coding| Inference { head, coding }).await
+                let model = NameKey { namespace, name: model };
+                let codec = |head, coding| Inference { head, coding };
+                ask(&self.stack, &head, &mut body, model, version.as_deref(), codec).await
             }
             Resource::Model { model, version, operation } if operation.runs() => {
-                let asked = (NameKey { namespace, name: model }, version.as_deref());
+                let model = NameKey { namespace, name: model };
                 let form = plain::Form::of(*operation).ok_or_else(ErrorResponse::no_such_path);
                 match form {
                     Ok(form) => {
-                        let asking = ask(&self.stack, &head, &mut body, asked, |head, coding| PlainInference {
-                            head,
-                            coding,
-                            form,
-                        });
-                        Box::pin(asking).await
+                        let codec = |head, coding| PlainInference { head, coding, form };
+                        Box::pin(ask(&self.stack, &head, &mut body, model, version.as_deref(), codec)).await
                     }
                     Err(error) => Err(error),
                 }
@@ -172,7 +169,7 @@ impl Rest {
         let function = self.functions.get().zip(function_in(head.uri.path()));
         let reply = match self.short_enough(head) {
             Ok(()) if let Some((hook, function)) = function => {
-                let answered = self.function((hook, function), head, &mut body).await;
+                let answered = self.function(hook, function, head, &mut body).await;
                 answered.unwrap_or_else(ErrorResponse::into_response)
             }
             Ok(()) => document::answer(&self.stack, head, &mut body).await,
@@ -198,26 +195,27 @@ impl Rest {
     /// At the path of a function. Its caller is counted like that of a model, until the answer has been read.
     async fn function(
         &self,
-        (hook, function): (&FunctionHook, NameKey<'_>),
+        hook: &FunctionHook,
+        function: NameKey<'_>,
         head: &Parts,
         body: &mut Option<Incoming>,
     ) -> Reply {
         self.guard.check(&head.uri, &head.headers)?;
         self.stack
-            .may_call((&head.headers, &head.extensions), function)
+            .may_call(&head.headers, &head.extensions, function)
             .map_err(|denied| ErrorResponse::denied(&denied))?;
         let asker = head.extensions.get();
-        let metered = self.stack.meter(asker, None, (Some(&head.headers), Instant::now()))?;
+        let metered = self.stack.meter(asker, None, Some(&head.headers), Instant::now())?;
         let permit = self.stack.admission.enter()?.metered(metered);
         let limits = &self.stack.limits;
         let Some(incoming) = body else { return Err(ErrorResponse::no_such_path()) };
-        let pace = (limits.body_idle, Instant::now() + limits.deadline);
+        let pace = Pace { pause: limits.body_idle, deadline: Instant::now() + limits.deadline };
         let whole = read::read(incoming, limits.body, pace, &self.stack.memory).await?;
         let mut request = Request::new(whole);
         (*request.method_mut(), *request.uri_mut()) = (head.method.clone(), head.uri.clone());
         *request.headers_mut() = head.headers.clone();
         let answer = hook(FunctionSender::Client, request).await;
-        Ok(passed_on(answer, (permit, Instant::now() + limits.deadline), &self.stack.memory))
+        Ok(passed_on(answer, permit, Instant::now() + limits.deadline, &self.stack.memory))
     }
 
     fn short_enough(&self, head: &Parts) -> Result<(), ErrorResponse> {
@@ -270,16 +268,16 @@ impl Rest {
             }
             Resource::Load(model) => {
                 let model = NameKey { namespace, name: model };
-                self.stack.may((&head.headers, &head.extensions), Action::LoadModels, model)?;
-                let change = Change::begin(&self.stack, (headers, &head.extensions), "load", model)?;
+                self.stack.may(&head.headers, &head.extensions, Action::LoadModels, model)?;
+                let change = Change::begin(&self.stack, headers, &head.extensions, "load", model)?;
                 let done = self.load(headers, body, model).await;
                 change.end(&done).await;
                 done.map(|()| empty())
             }
             Resource::Unload(model) => {
                 let model = NameKey { namespace, name: model };
-                self.stack.may((&head.headers, &head.extensions), Action::LoadModels, model)?;
-                let change = Change::begin(&self.stack, (headers, &head.extensions), "unload", model)?;
+                self.stack.may(&head.headers, &head.extensions, Action::LoadModels, model)?;
+                let change = Change::begin(&self.stack, headers, &head.extensions, "unload", model)?;
                 let done = self.unload(headers, body, model).await;
                 change.end(&done).await;
                 done.map(|()| empty())
@@ -353,7 +351,7 @@ impl Rest {
     async fn small(&self, body: &mut Option<Incoming>) -> Result<Bytes, InferError> {
         let Some(body) = body else { return Ok(Bytes::new()) };
         let limits = &self.stack.limits;
-        let pace = (limits.body_idle, Instant::now() + limits.body_idle);
+        let pace = Pace { pause: limits.body_idle, deadline: Instant::now() + limits.body_idle };
         read::read(body, SMALL_BODY.min(limits.body), pace, &self.stack.memory).await
     }
 
@@ -385,7 +383,7 @@ impl Rest {
     }
 
     async fn model(&self, head: &Parts, model: NameKey<'_>, version: Option<&str>, operation: Operation) -> Reply {
-        self.stack.may((&head.headers, &head.extensions), Action::ReadModels, model)?;
+        self.stack.may(&head.headers, &head.extensions, Action::ReadModels, model)?;
         match operation {
             Operation::Ready => {
                 let ready = self.stack.is_ready(model, version)?;
@@ -402,7 +400,7 @@ impl Rest {
             _ => {
                 let ask = || (self.stack.head(head).into_get(), Bytes::new());
                 let wait = timeout(&head.headers)?;
-                match self.stack.describe((model, version), wait, ask).await? {
+                match self.stack.describe(model, version, wait, ask).await? {
                     DescriptionSource::Local { model: loaded } => {
                         Ok(describe(operation, model.name, self.stack.versions(model), loaded.as_ref()))
                     }
@@ -429,12 +427,13 @@ async fn ask<C: Codec<Answer = Response<ReplyBody>>>(
     stack: &Stack,
     head: &Arc<Parts>,
     body: &mut Option<Incoming>,
-    (model, version): (NameKey<'_>, Option<&str>),
+    model: NameKey<'_>,
+    version: Option<&str>,
     codec: impl FnOnce(Arc<Parts>, Coding) -> C,
 ) -> Reply {
     let timeout = timeout(&head.headers)?;
     let mut caller = Caller::of(head);
-    if !caller.may_infer((&stack.access, &stack.audit), model) {
+    if !caller.may_infer(&stack.access, &stack.audit, model) {
         return Err(stack.unknown(model).into());
     }
     let mut whole = None;

@@ -50,7 +50,8 @@ impl<'a> Change<'a> {
     /// Begins it, if changes can be recorded.
     pub(super) fn begin(
         stack: &'a Stack,
-        (headers, extensions): (&HeaderMap, &Extensions),
+        headers: &HeaderMap,
+        extensions: &Extensions,
         operation: &'static str,
         model: NameKey<'_>,
     ) -> Result<Self, ErrorResponse> {

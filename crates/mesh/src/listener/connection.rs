@@ -29,8 +29,8 @@ use berth_peer::{
 use futures::{FutureExt as _, StreamExt as _, future::BoxFuture, stream::FuturesUnordered};
 use hyper::{Request, body::Incoming, service::service_fn};
 use hyper_util::{rt::TokioIo, server::conn::auto};
-use tokio_util::sync::CancellationToken;
 
+use super::ShutdownSignals;
 use crate::{body::overdue::WatchedPart, ingress::Ingress};
 
 /// An event of one part of a connection.
@@ -80,20 +80,12 @@ impl StreamExecutor {
     }
 }
 
-/// The two ends of all connections of a listener: gentle, then at once.
-#[derive(Clone)]
-pub(super) struct ShutdownSignals {
-    /// Cancelled to have connections take no more requests, and end after those that they have.
-    pub(super) stopping: CancellationToken,
-    /// Cancelled to end connections with their requests.
-    pub(super) cut: CancellationToken,
-}
-
-/// Serves one connection to its end. `executor` runs the streams of `http`.
+/// Serves one connection to its end. `executor` runs the streams of `http`; `client` is the address of the other end.
 pub(super) async fn serve(
     http: auto::Builder<StreamExecutor>,
     executor: StreamExecutor,
-    (greeted, client): (Greeted, Option<IpAddr>),
+    greeted: Greeted,
+    client: Option<IpAddr>,
     ingress: Arc<Ingress>,
     signals: ShutdownSignals,
 ) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {

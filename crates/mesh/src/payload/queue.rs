@@ -84,9 +84,11 @@ impl Drop for QueueRoom {
 }
 
 impl Queue {
+    /// A queue for at most `waiting` payloads, of `most` bytes together.
     pub(super) fn new(
         processor: Processor,
-        (most, waiting): (usize, usize),
+        most: usize,
+        waiting: usize,
         counted: DeliveryCounts,
     ) -> (Self, mpsc::Receiver<QueuedPayload>) {
         let (sender, receiver) = mpsc::channel(waiting.max(1));
@@ -129,7 +131,7 @@ mod tests {
     fn what_does_not_fit_is_dropped_and_counted() {
         let counted = Counts::default().of("logger");
         let processor: Processor = "logger://*".parse().expect("a processor");
-        let (queue, mut receiver) = Queue::new(processor, (3 * MAX_METADATA_BYTES, 2), counted);
+        let (queue, mut receiver) = Queue::new(processor, 3 * MAX_METADATA_BYTES, 2, counted);
         queue.offer(&payload(3 * MAX_METADATA_BYTES));
         queue.offer(&payload(0));
         assert_eq!(queue.counted.dropped.get(), 1, "the second has no room in bytes");

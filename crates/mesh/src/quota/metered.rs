@@ -22,17 +22,26 @@ pub(crate) struct MeteredRequest {
     announced: u64,
 }
 
+/// A model, with the limits on its use.
+#[derive(Clone, Copy)]
+pub(crate) struct LimitedModel<'a> {
+    pub(crate) entry: &'a Arc<DeploymentState>,
+    pub(crate) limits: &'a UseLimits,
+}
+
 impl MeteredRequest {
     /// Counts a request; `None` where nothing limits it, which costs nothing.
     pub(crate) fn enter(
-        (accounts, totals): (&Accounts, &Totals),
+        accounts: &Accounts,
+        totals: &Totals,
         asker: Option<&Asker>,
-        model: Option<(&Arc<DeploymentState>, &UseLimits)>,
-        (headers, now): (Option<&HeaderMap>, Instant),
+        model: Option<LimitedModel<'_>>,
+        headers: Option<&HeaderMap>,
+        now: Instant,
     ) -> Result<Option<Arc<Self>>, InferError> {
         let principal = asker.and_then(|asker| asker.0.as_deref());
         let limited = principal.and_then(|known| Some((known, accounts.limits(known.limits)?)));
-        let model = model.filter(|(_, limits)| limits.counts());
+        let model = model.filter(|model| model.limits.counts());
         if limited.is_none() && model.is_none() {
             return Ok(None);
         }
@@ -44,7 +53,7 @@ impl MeteredRequest {
             entered.map_err(|met| refused(totals, Scope::Principal, &format!("{name:?}"), &limits, met))?;
             metered.principal = Some((account, limits));
         }
-        if let Some((entry, limits)) = model {
+        if let Some(LimitedModel { entry, limits }) = model {
             let entered = entry.hot().meter.enter(limits, now, announced);
             let called = || format!("model {:?}", entry.name.as_str());
             entered.map_err(|met| refused(totals, Scope::Model, &called(), limits, met))?;

@@ -139,7 +139,8 @@ impl AliasState {
     /// The deployment for a request: with a version, one that has it, if any does.
     pub(crate) fn choose(
         self: &Arc<Self>,
-        (key, version): (Option<u64>, Option<&str>),
+        key: Option<u64>,
+        version: Option<&str>,
         routes: &Routes,
     ) -> Result<(Arc<DeploymentState>, ResolvedAlias), InferError> {
         let targets = self.targets();

@@ -10,7 +10,7 @@ use std::{
 
 use berth_mesh::{
     Config, DrainReport, Fleet, Gateway, GatewayLink, Handle, Limits, build,
-    local::{Batching, LocalReplicas, Model, Replica, Statistics},
+    local::{Batching, DocumentSchemas, LocalReplicas, Model, Replica, Statistics},
 };
 use berth_spec::{
     Datatype, Demand, DeploymentName, GatewayEvent, InferError, InferRequest, RevisionId, Route, RouteChange,
@@ -163,8 +163,8 @@ impl Model for Echo {
         })
     }
 
-    fn schemas(&self) -> Option<(&serde_json::Value, &serde_json::Value)> {
-        Some((&self.schema, &self.schema))
+    fn schemas(&self) -> Option<DocumentSchemas<'_>> {
+        Some(DocumentSchemas { input: &self.schema, output: &self.schema })
     }
 
     fn statistics(&self) -> Statistics {

@@ -65,7 +65,7 @@ impl TestCluster {
         for number in 0..workers {
             let info = info(&format!("w-{number}"));
             let (reports, orders) = handle.attach_worker(info.clone()).await.expect("it attaches");
-            tasks.spawn(work(info, (reports, orders), gate.subscribe(), Arc::clone(&away)));
+            tasks.spawn(work(info, reports, orders, gate.subscribe(), Arc::clone(&away)));
         }
         let client = ModelMeshClient::new(berth_modelmesh::router(handle.clone(), berth_modelmesh::Options::default()));
         Self { handle, client, store, gate, shutdown, tasks }
@@ -218,7 +218,8 @@ fn report(
 /// Loads what it is assigned, and says how that went.
 async fn work(
     info: WorkerInfo,
-    (reports, mut orders): (mpsc::Sender<InventoryChange>, mpsc::Receiver<FromController>),
+    reports: mpsc::Sender<InventoryChange>,
+    mut orders: mpsc::Receiver<FromController>,
     mut gate: watch::Receiver<bool>,
     away: Arc<AtomicBool>,
 ) {

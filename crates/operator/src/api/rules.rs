@@ -62,7 +62,7 @@ const RULES: [(&str, &str, &str); 8] = [
 pub(crate) fn write(definition: &mut Value) {
     let kind = definition["spec"]["names"]["kind"].as_str();
     let place = kind.and_then(spokes::model_place);
-    let name = match place {
+    let (rule, message) = match place {
         Some(_) => NAME,
         None if kind == Some(async_api::KIND) => ASYNC_API,
         None => return,
@@ -70,19 +70,19 @@ pub(crate) fn write(definition: &mut Value) {
     let versions = definition["spec"]["versions"].as_array_mut().into_iter().flatten();
     for version in versions.filter(|version| version["storage"] == true) {
         let schema = &mut version["schema"]["openAPIV3Schema"];
-        add(schema, name);
+        add(schema, rule, message);
         let Some(place) = place else { continue };
         for (path, rule, message) in RULES {
             let mut way = ["spec"].iter().chain(place).copied().chain(path.split('.').filter(|name| !name.is_empty()));
             let at = way.try_fold(&mut *schema, |at, name| at.get_mut("properties")?.get_mut(name));
             if let Some(at) = at {
-                add(at, (rule, message));
+                add(at, rule, message);
             }
         }
     }
 }
 
-fn add(schema: &mut Value, (rule, message): (&str, &str)) {
+fn add(schema: &mut Value, rule: &str, message: &str) {
     let rule = json!({ "rule": rule, "message": message });
     let rules = &mut schema["x-kubernetes-validations"];
     match rules.as_array_mut() {

@@ -31,8 +31,11 @@ const BALANCER: &str = "envoy.lb";
 /// The key of the endpoint that served, in that namespace.
 const SERVED: &str = "x-gateway-destination-endpoint-served";
 
-/// Namespace and key of the endpoints that may be chosen.
-const SUBSET: (&str, &str) = ("envoy.lb.subset_hint", "x-gateway-destination-endpoint-subset");
+/// The namespace of the metadata that says which endpoints may be chosen.
+const CANDIDATES: &str = "envoy.lb.subset_hint";
+
+/// The key of those endpoints, in that namespace.
+const SUBSET: &str = "x-gateway-destination-endpoint-subset";
 
 /// The conversation about one request.
 pub(super) struct Session {
@@ -126,7 +129,7 @@ impl Session {
 
     fn pick(&mut self, metadata: &Metadata) -> ProcessingResponse {
         self.permit = None;
-        let subset = find(metadata, SUBSET).map(|value| addresses(value).collect::<BTreeSet<_>>());
+        let subset = find(metadata, CANDIDATES, SUBSET).map(|value| addresses(value).collect::<BTreeSet<_>>());
         match self.pool.choose(subset.as_ref()) {
             Ok(permit) => {
                 let endpoint = permit.endpoint.to_string();
@@ -140,7 +143,7 @@ impl Session {
 
     /// Counts the request where it is served: a Gateway may have gone on to another endpoint.
     fn served(&mut self, metadata: &Metadata) {
-        let served = find(metadata, (BALANCER, SERVED)).and_then(|value| addresses(value).next());
+        let served = find(metadata, BALANCER, SERVED).and_then(|value| addresses(value).next());
         if let (Some(permit), Some(endpoint)) = (&mut self.permit, served) {
             permit.move_to(endpoint);
         }
@@ -192,7 +195,7 @@ fn text(text: String) -> Value {
     Value { kind: Some(Kind::StringValue(text)) }
 }
 
-fn find<'a>(metadata: &'a Metadata, (namespace, key): (&str, &str)) -> Option<&'a Value> {
+fn find<'a>(metadata: &'a Metadata, namespace: &str, key: &str) -> Option<&'a Value> {
     metadata.filter_metadata.get(namespace)?.fields.get(key)
 }
 

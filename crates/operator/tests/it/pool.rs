@@ -13,14 +13,15 @@ const NOW: &str = "2026-01-01T00:00:00Z";
 
 /// Decides, and lets the API server hold what was decided.
 fn settle(object: &mut ModelDeployment, live: &mut Vec<Value>, absent: &[&'static str]) -> Decision {
-    settle_without(object, live, (absent, &[]))
+    settle_without(object, live, absent, &[])
 }
 
 /// The same, with kinds that the operator has no right to see.
 fn settle_without(
     object: &mut ModelDeployment,
     live: &mut Vec<Value>,
-    (absent, forbidden): (&[&'static str], &[&'static str]),
+    absent: &[&'static str],
+    forbidden: &[&'static str],
 ) -> Decision {
     let installation = Installation::from("berth:1");
     let held: Vec<&Value> = live.iter().collect();
@@ -162,7 +163,7 @@ fn a_cluster_without_the_custom_resources_has_the_model_and_says_what_is_missing
 fn an_operator_without_a_right_serves_the_model_and_says_which() {
     for kind in ["InferencePool", "HTTPRoute", "ServiceAccount", "RoleBinding"] {
         let (mut object, mut live) = (model(pooled()), Vec::new());
-        let first = settle_without(&mut object, &mut live, (&[], &[kind]));
+        let first = settle_without(&mut object, &mut live, &[], &[kind]);
         let made = applied(&first);
         assert!(made.contains(&"Service iris".to_owned()), "{made:?}");
         // A pool needs no route, but a picker.
@@ -174,7 +175,7 @@ fn an_operator_without_a_right_serves_the_model_and_says_which() {
         settle(&mut object, &mut live, &[]);
         settle(&mut object, &mut live, &[]);
         let before = live.clone();
-        let after = settle_without(&mut object, &mut live, (&[], &[kind]));
+        let after = settle_without(&mut object, &mut live, &[], &[kind]);
         assert!(after.apply.is_empty() && after.delete.is_empty() && live == before);
         // With the right, all is as if it had never been missing.
         settle(&mut object, &mut live, &[]);

@@ -85,7 +85,7 @@ impl Dialer {
         // A child: the line alone ends when the peer's certificate is revoked.
         let cut = cut.child_token();
         let open = self.identity.opened(&other, &cut);
-        PeerLine::open(Rewound { first, stream }, connected_in, self, (cut, open)).await.map_err(shown)
+        PeerLine::open(Rewound { first, stream }, connected_in, self, cut, open).await.map_err(shown)
     }
 
     fn tune(&self, stream: &TcpStream) -> io::Result<()> {

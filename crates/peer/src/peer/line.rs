@@ -27,7 +27,8 @@ impl PeerLine {
         stream: S,
         connected_in: Duration,
         dialer: &Dialer,
-        (cut, open): (CancellationToken, OpenConnection),
+        cut: CancellationToken,
+        open: OpenConnection,
     ) -> io::Result<Self>
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,

@@ -51,6 +51,17 @@ pub struct Authority {
     gossip: (String, Keyring),
 }
 
+/// The subject of a node's certificate, and the other names and roles in it.
+#[derive(Debug, Clone, Copy)]
+pub struct NodeSubject<'a> {
+    /// The node.
+    pub name: &'a WorkerId,
+    /// Roles that the node may have.
+    pub roles: Roles,
+    /// DNS names and addresses for which the certificate is also good.
+    pub hosts: &'a [String],
+}
+
 impl fmt::Debug for Authority {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Authority")
@@ -243,15 +254,15 @@ impl Authority {
     pub fn sign(
         &self,
         request: &str,
-        (name, roles, hosts): (&WorkerId, Roles, &[String]),
+        subject: NodeSubject<'_>,
         validity: Duration,
         earliest: u64,
     ) -> Result<String, PkiError> {
         let asked = CertificateSigningRequestParams::from_pem(request).map_err(|error| PkiError::Name {
-            name: name.to_string(),
+            name: subject.name.to_string(),
             reason: format!("its request cannot be read, or is not signed with its own key ({error})"),
         })?;
-        let mut params = node_params(name, roles, hosts)?;
+        let mut params = node_params(subject)?;
         // Certificates of minutes are not dated back by more than a part of them.
         let from = SystemTime::now() - SKEW.min(validity / 10);
         params.not_before = since_epoch(from.max(SystemTime::UNIX_EPOCH + Duration::from_secs(earliest)));
@@ -280,7 +291,7 @@ impl Authority {
         hosts: &[String],
         validity: Duration,
     ) -> Result<PathBuf, PkiError> {
-        self.make(name, roles, hosts, (SystemTime::now() - SKEW, validity + SKEW))
+        self.make(NodeSubject { name, roles, hosts }, SystemTime::now() - SKEW, validity + SKEW)
     }
 
     /// As [`Authority::issue`], valid for `validity` from `from`.
@@ -294,23 +305,17 @@ impl Authority {
         from: SystemTime,
         validity: Duration,
     ) -> Result<PathBuf, PkiError> {
-        self.make(name, Roles::ALL, hosts, (from, validity))
+        self.make(NodeSubject { name, roles: Roles::ALL, hosts }, from, validity)
     }
 
-    fn make(
-        &self,
-        name: &WorkerId,
-        roles: Roles,
-        hosts: &[String],
-        (from, validity): (SystemTime, Duration),
-    ) -> Result<PathBuf, PkiError> {
+    fn make(&self, subject: NodeSubject<'_>, from: SystemTime, validity: Duration) -> Result<PathBuf, PkiError> {
         let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256)?;
-        let mut params = node_params(name, roles, hosts)?;
+        let mut params = node_params(subject)?;
         params.not_before = since_epoch(from);
         params.not_after = since_epoch(from + validity);
         let certificate = params.signed_by(&key, &self.issuer)?;
 
-        let folder = self.folder.join(name.as_str());
+        let folder = self.folder.join(subject.name.as_str());
         private(&folder)?;
         for file in [CA, GOSSIP_KEY] {
             let mode = if file == CA { PUBLIC } else { SECRET };
@@ -338,7 +343,8 @@ fn ca_params() -> CertificateParams {
     params
 }
 
-fn node_params(name: &WorkerId, roles: Roles, hosts: &[String]) -> Result<CertificateParams, PkiError> {
+fn node_params(subject: NodeSubject<'_>) -> Result<CertificateParams, PkiError> {
+    let NodeSubject { name, roles, hosts } = subject;
     let wrong = |name: &str, reason: &str| PkiError::Name { name: name.to_owned(), reason: reason.to_owned() };
     let full = format!("{name}{DOMAIN}");
     if DnsName::try_from(full.as_str()).is_err() {

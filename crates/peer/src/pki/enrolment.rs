@@ -98,7 +98,7 @@ mod tests {
     use berth_spec::{Roles, WorkerId};
 
     use super::*;
-    use crate::pki::{Authority, Identity};
+    use crate::pki::{Authority, Identity, NodeSubject};
 
     #[test]
     fn a_node_that_is_cut_off_asks_again_with_the_same_request() {
@@ -110,10 +110,10 @@ mod tests {
         assert_eq!(first.request(), again.request());
 
         let name = WorkerId::new("gpu-1").expect("a name");
-        let names = (&name, Roles { worker: true, ..Roles::NONE }, &[][..]);
+        let subject = NodeSubject { name: &name, roles: Roles { worker: true, ..Roles::NONE }, hosts: &[] };
         let life = Duration::from_secs(600);
         let issued = Issued {
-            certificate: authority.sign(again.request(), names, life, 0).expect("signed"),
+            certificate: authority.sign(again.request(), subject, life, 0).expect("signed"),
             authorities: authority.authorities().to_owned(),
             gossip: Some(authority.gossip().to_owned()),
             members: vec!["10.0.0.1:7946".to_owned()],
@@ -121,13 +121,13 @@ mod tests {
         again.finish(&issued).expect("written");
         assert!(Enrolment::begin(&pki).expect("read").is_none());
         let identity = Identity::load(&pki).expect("a node's folder");
-        assert_eq!((identity.name(), identity.roles()), (&name, names.1));
+        assert_eq!((identity.name(), identity.roles()), (&name, subject.roles));
         assert_eq!(Enrolment::members(&pki), ["10.0.0.1:7946"]);
 
         // The next certificate is for the same key, and has another serial number.
         let before = identity.certificate();
         let request = identity.request().expect("a request");
-        let certificate = authority.sign(&request, names, life, before.from + 5).expect("signed");
+        let certificate = authority.sign(&request, subject, life, before.from + 5).expect("signed");
         identity.renewed(&Issued { certificate, gossip: None, ..issued }).expect("in use");
         let after = identity.certificate();
         assert_ne!(before.serial, after.serial);

@@ -7,7 +7,7 @@ use std::{
 use berth_peer::{
     Identity, PkiError,
     joining::Issued,
-    pki::{Authority, CA, GOSSIP_KEY, NODE, NODE_KEY},
+    pki::{Authority, CA, GOSSIP_KEY, NODE, NODE_KEY, NodeSubject},
 };
 use berth_spec::Class;
 use fs_err as fs;
@@ -162,9 +162,9 @@ fn a_ca_is_replaced_step_by_step_while_its_nodes_run() {
     assert_eq!(authority.fingerprint(), next.authority.fingerprint());
 
     let request = one.request().expect("a request");
-    let roles = (one.name(), one.roles(), &[][..]);
+    let subject = NodeSubject { name: one.name(), roles: one.roles(), hosts: &[] };
     let issued = Issued {
-        certificate: authority.sign(&request, roles, DAY, 0).expect("signed"),
+        certificate: authority.sign(&request, subject, DAY, 0).expect("signed"),
         authorities: authority.authorities().to_owned(),
         gossip: Some(authority.gossip().to_owned()),
         members: Vec::new(),

@@ -31,7 +31,8 @@ impl<'a> RuntimeUse<'a> {
     fn at(
         tracked: &'a TrackedWorker,
         changes: Option<&'a WorkerChanges>,
-        (place, runtime): (usize, &'a RuntimeInfo),
+        place: usize,
+        runtime: &'a RuntimeInfo,
     ) -> Self {
         let totals = changes.and_then(|changes| changes.runtime_totals.as_ref()).unwrap_or(&tracked.in_runtimes);
         Self { runtime, place, tracked, changes, total: totals.get(place).copied().unwrap_or_default() }
@@ -81,7 +82,7 @@ impl<'w> Draft<'w> {
         let (_, tracked) = self.world.workers.at(index);
         let place = tracked.runtime_for(format)?;
         let runtime = &tracked.info.as_ref()?.runtimes[place];
-        runtime.is_limited().then(|| RuntimeUse::at(tracked, self.changes.get(&index), (place, runtime)))
+        runtime.is_limited().then(|| RuntimeUse::at(tracked, self.changes.get(&index), place, runtime))
     }
 
     /// Every runtime of a worker that has limits of its own.
@@ -92,7 +93,7 @@ impl<'w> Draft<'w> {
             let changes = self.changes.get(&index);
             let runtimes = tracked.info.iter().flat_map(|info| info.runtimes.iter().enumerate());
             let limited = runtimes.filter(|(_, runtime)| runtime.is_limited());
-            limited.map(move |runtime| RuntimeUse::at(tracked, changes, runtime))
+            limited.map(move |(place, runtime)| RuntimeUse::at(tracked, changes, place, runtime))
         })
     }
 

@@ -9,6 +9,13 @@ use berth_spec::{
 
 use crate::{Planned, Record, Rollout, World, world::Liveness};
 
+/// A revision with its deployment.
+#[derive(Clone, Copy)]
+struct DeployedRevision<'a> {
+    deployment: &'a Deployment,
+    revision: &'a Revision,
+}
+
 /// Whatever is put on a worker that was not there may be there.
 pub(super) fn newly_placed(world: &World, planned: &Planned, broken: &mut Vec<String>) {
     for (worker, change) in &planned.assignments {
@@ -16,7 +23,7 @@ pub(super) fn newly_placed(world: &World, planned: &Planned, broken: &mut Vec<St
         for placed in &change.set {
             let id = &placed.revision.id;
             let Some(deployment) = world.deployment(id.deployment()) else { continue };
-            let what = (deployment.as_ref(), placed.revision.as_ref());
+            let deployed = DeployedRevision { deployment: deployment.as_ref(), revision: placed.revision.as_ref() };
             if tracked.assigned.contains_key(id) {
                 continue;
             }
@@ -29,10 +36,10 @@ pub(super) fn newly_placed(world: &World, planned: &Planned, broken: &mut Vec<St
             if !takes_part(world, worker) {
                 broken.push(format!("{id} is put on {worker}, which the registry does not name"));
             }
-            if let Some(info) = tracked.info.as_ref().filter(|info| !may_hold(world, what, info)) {
+            if let Some(info) = tracked.info.as_ref().filter(|info| !may_hold(world, deployed, info)) {
                 broken.push(format!("{id} is put on {worker}, which may not hold it: {:?}", info.labels));
             }
-            if !in_its_regions(world, what, tracked.info.as_ref(), planned.at) {
+            if !in_its_regions(world, deployed, tracked.info.as_ref(), planned.at) {
                 broken.push(format!("{id} is put on {worker}, which is in none of its regions"));
             }
         }
@@ -45,7 +52,8 @@ fn takes_part(world: &World, worker: &WorkerId) -> bool {
 }
 
 /// Format, isolation and card, by the revision; labels, and labels of the type, by the deployment.
-fn may_hold(world: &World, (deployment, revision): (&Deployment, &Revision), info: &WorkerInfo) -> bool {
+fn may_hold(world: &World, deployed: DeployedRevision<'_>, info: &WorkerInfo) -> bool {
+    let DeployedRevision { deployment, revision } = deployed;
     let spec = &deployment.spec;
     let kind = spec.model_type.as_deref().unwrap_or_else(|| spec.model.format.as_str());
     let rule = world.policy.types.iter().find(|(name, _)| *name == kind).map(|(_, rule)| rule);
@@ -76,8 +84,8 @@ fn may_hold(world: &World, (deployment, revision): (&Deployment, &Revision), inf
 }
 
 /// Returns true if an empty region has a worker that could hold a revision of a deployment.
-fn has_worker(world: &World, what: (&Deployment, &Revision), region: &str, at: Time) -> bool {
-    let (deployment, revision) = what;
+fn has_worker(world: &World, deployed: DeployedRevision<'_>, region: &str, at: Time) -> bool {
+    let DeployedRevision { deployment, revision } = deployed;
     world.workers().any(|(worker, tracked)| {
         let there = match tracked.liveness {
             Liveness::Alive => true,
@@ -90,7 +98,7 @@ fn has_worker(world: &World, what: (&Deployment, &Revision), region: &str, at: T
             && open
             && takes_part(world, worker)
             && info.is_some_and(|info| {
-                may_hold(world, what, info)
+                may_hold(world, deployed, info)
                     && revision.memory.is_none_or(|memory| memory <= info.memory)
                     && deployment.spec.cpu.is_none_or(|cpu| cpu <= info.cpus)
                     && deployment.spec.gpu.as_ref().is_none_or(|need| need.count as usize <= info.gpus.len())
@@ -99,17 +107,17 @@ fn has_worker(world: &World, what: (&Deployment, &Revision), region: &str, at: T
 }
 
 /// Returns true if a region that must have replicas has no worker for them, so that others stand in.
-fn one_is_lost(world: &World, what: (&Deployment, &Revision), at: Time) -> bool {
-    let (deployment, _) = what;
-    deployment.spec.regions.iter().any(|(region, bounds)| {
-        bounds.min > 0 && (deployment.spec.gpu.is_some() || !has_worker(world, what, region, at))
-    })
+fn one_is_lost(world: &World, deployed: DeployedRevision<'_>, at: Time) -> bool {
+    let spec = &deployed.deployment.spec;
+    spec.regions
+        .iter()
+        .any(|(region, bounds)| bounds.min > 0 && (spec.gpu.is_some() || !has_worker(world, deployed, region, at)))
 }
 
-fn in_its_regions(world: &World, what: (&Deployment, &Revision), info: Option<&WorkerInfo>, at: Time) -> bool {
-    let regions = &what.0.spec.regions;
+fn in_its_regions(world: &World, deployed: DeployedRevision<'_>, info: Option<&WorkerInfo>, at: Time) -> bool {
+    let regions = &deployed.deployment.spec.regions;
     let region = info.and_then(|info| info.labels.get("region"));
-    regions.is_empty() || region.is_some_and(|its| regions.contains_key(its)) || one_is_lost(world, what, at)
+    regions.is_empty() || region.is_some_and(|its| regions.contains_key(its)) || one_is_lost(world, deployed, at)
 }
 
 /// Checks that pinned replicas never leave for others.
@@ -154,7 +162,8 @@ pub(super) fn not_too_many(
                 broken.push(format!("{name} has more than {} replicas: {on:?}", bounds.max));
             }
             if let Some(known) = record.revisions.get(revision) {
-                by_region(world, (deployment.as_ref(), known.as_ref()), at, &on, broken);
+                let deployed = DeployedRevision { deployment: deployment.as_ref(), revision: known.as_ref() };
+                by_region(world, deployed, at, &on, broken);
             }
         }
     }
@@ -184,12 +193,12 @@ pub(super) fn no_more_of_what_is_replaced(
     }
 }
 
-fn by_region(world: &World, what: (&Deployment, &Revision), at: Time, on: &[&WorkerId], broken: &mut Vec<String>) {
-    let (deployment, revision) = (what.0, &what.1.id);
+fn by_region(world: &World, deployed: DeployedRevision<'_>, at: Time, on: &[&WorkerId], broken: &mut Vec<String>) {
+    let (deployment, revision) = (deployed.deployment, &deployed.revision.id);
     // Where the number is not given the target is not known here.
     let fixed = deployment.spec.regions.values().all(|bounds| bounds.min == bounds.max);
     let known = on.iter().all(|worker| world.worker(worker).is_some_and(|tracked| tracked.info.is_some()));
-    if !fixed || !known || one_is_lost(world, what, at) {
+    if !fixed || !known || one_is_lost(world, deployed, at) {
         return;
     }
     let ready_in = |region: &String| {

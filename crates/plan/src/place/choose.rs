@@ -98,7 +98,7 @@ fn with_room<'w>(
     let fits = |candidate: WorkerDraft<'w>| {
         let claim = need_at(request, &candidate);
         let free = filter::reject(draft, work, request, &candidate).is_none()
-            && Shortfall::of(draft, (work.entry, &request.revision.id), &candidate, claim).is_none();
+            && Shortfall::of(draft, work.entry, &request.revision.id, &candidate, claim).is_none();
         free.then(|| Choice {
             worker: candidate.id.clone(),
             claim,
@@ -162,7 +162,7 @@ fn consider(
         return Err(rejection);
     }
     let claim = need_at(request, &candidate);
-    let shortfall = Shortfall::of(draft, (work.entry, &request.revision.id), &candidate, claim);
+    let shortfall = Shortfall::of(draft, work.entry, &request.revision.id, &candidate, claim);
     let victims = if shortfall.is_none() {
         Vec::new()
     } else {

@@ -42,7 +42,7 @@ pub(super) fn victims(
     let (mut both, mut again, mut held_back) = (freed.clone(), NEVER, false);
     let (priority, eviction) = (entry.deployment.spec.priority, tracked.eviction);
     let keeps = |rank: &Rank| stays(draft, tracked, rank, priority).is_some();
-    for rank in leaving::order(draft, (worker, tracked), keeps) {
+    for rank in leaving::order(draft, worker, tracked, keeps) {
         if shortfall.is_met_by(&freed) || !yields(rank, priority, eviction) {
             break;
         }
@@ -201,7 +201,7 @@ pub(super) fn evict(draft: &mut Draft<'_>, victim: &RevisionId, worker: &WorkerI
             Some(whom) => format!("to make room for {whom}"),
             None => "because its worker has less room than it claims".to_owned(),
         };
-        draft.tell(Severity::Normal, "Evicted", (&name, Some(worker)), format!("{victim} leaves {worker} {why}"));
+        draft.tell(Severity::Normal, "Evicted", &name, Some(worker), format!("{victim} leaves {worker} {why}"));
         let (at, revision, worker, whom) = (draft.now, victim.clone(), worker.clone(), whom.cloned());
         draft.evicted.push(Evicted { at, revision, worker, whom });
     });

@@ -98,7 +98,7 @@ pub(super) fn reject(
     if let Some(rejection) = forbidden(draft.world, tracked, &work.entry.deployment, request.revision) {
         return Some(rejection);
     }
-    if let Some(rejection) = homes::elsewhere(draft, work, (revision, request.home), tracked) {
+    if let Some(rejection) = homes::elsewhere(draft, work, revision, request.home, tracked) {
         return Some(rejection);
     }
     let failure = work.entry.failure(revision, worker, draft.now)?;

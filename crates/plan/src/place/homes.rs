@@ -44,7 +44,8 @@ pub(crate) struct RegionLayout {
 pub(crate) fn homes(
     draft: &Draft<'_>,
     work: &Work<'_>,
-    (revision, target): (&RevisionId, u32),
+    revision: &RevisionId,
+    target: u32,
     best_first: &[&Replica],
 ) -> RegionLayout {
     if work.entry.deployment.spec.regions.is_empty() {
@@ -53,7 +54,7 @@ pub(crate) fn homes(
         let have = u32::try_from(kept.len()).unwrap_or(u32::MAX);
         return RegionLayout { lacking: (have..target).map(|nth| (HomeRegion::Anywhere, nth)).collect(), kept };
     }
-    let mut slots = RegionSlots::new(draft, work, (revision, target));
+    let mut slots = RegionSlots::new(draft, work, revision, target);
     let mut kept = Vec::new();
     let mut rest = Vec::new();
     for replica in best_first {
@@ -86,7 +87,7 @@ struct RegionSlots<'w> {
 }
 
 impl<'w> RegionSlots<'w> {
-    fn new(draft: &Draft<'_>, work: &Work<'w>, (revision, target): (&RevisionId, u32)) -> Self {
+    fn new(draft: &Draft<'_>, work: &Work<'w>, revision: &RevisionId, target: u32) -> Self {
         let regions = &work.entry.deployment.spec.regions;
         let revision = work.look_up(revision);
         let (mut homes, mut more, mut standing_in) = (BTreeMap::new(), BTreeMap::new(), 0_u32);
@@ -190,7 +191,8 @@ fn has_worker(draft: &Draft<'_>, work: &Work<'_>, revision: Option<&Revision>, r
 pub(super) fn elsewhere(
     draft: &Draft<'_>,
     work: &Work<'_>,
-    (revision, home): (&RevisionId, &HomeRegion),
+    revision: &RevisionId,
+    home: &HomeRegion,
     tracked: &TrackedWorker,
 ) -> Option<Rejection> {
     let has = tracked.info.as_ref().and_then(|info| info.region());

@@ -30,7 +30,8 @@ const MIB: u32 = 20;
 /// their order.
 pub(super) fn order<'a>(
     draft: &'a Draft<'_>,
-    (worker, tracked): (&'a WorkerId, &'a TrackedWorker),
+    worker: &'a WorkerId,
+    tracked: &'a TrackedWorker,
     stays: impl Fn(&Rank) -> bool,
 ) -> impl Iterator<Item = &'a Rank> {
     let mut ranks = draft.eviction_order(worker).peekable();
@@ -50,7 +51,7 @@ pub(super) fn order<'a>(
                 }
             }
             let may = group.iter().position(|rank| stays(rank)).unwrap_or(group.len());
-            group[..may].sort_by_key(|rank| cost(draft, (worker, tracked), rank));
+            group[..may].sort_by_key(|rank| cost(draft, worker, tracked, rank));
             alike = group.into();
         }
         alike.pop_front()
@@ -63,7 +64,7 @@ fn alike_from(last_used: Time, now: Time) -> Time {
 }
 
 /// Magnitude of the time to load a replica back, per byte that it gives back: the power of two of its microseconds per MiB.
-fn cost(draft: &Draft<'_>, (worker, tracked): (&WorkerId, &TrackedWorker), rank: &Rank) -> u32 {
+fn cost(draft: &Draft<'_>, worker: &WorkerId, tracked: &TrackedWorker, rank: &Rank) -> u32 {
     let memory = evict::claim_of(draft, tracked, worker, &rank.revision).0;
     let micros = load_micros(tracked, &rank.revision);
     // Nothing is smaller than a tenth of a MiB here: a tiny model is not worth a thousand large ones.

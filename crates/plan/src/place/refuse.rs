@@ -11,7 +11,7 @@ use crate::{
     draft::{Draft, Work},
     lost, rollout,
     scale::{self, Extra, MakesDo},
-    world::{Prospect, TrackedDeployment, Verdict},
+    world::{Change, Prospect, TrackedDeployment, Verdict},
 };
 
 /// Workers named in a message: enough to act on, and one line.
@@ -156,7 +156,7 @@ fn fits_without_old(draft: &Draft<'_>, work: &Work<'_>, want: &Want, refusals: &
             let (need, _) = claim::need(draft.world, work.entry, revision);
             claim::need_at(candidate.tracked, revision, need)
         });
-        let shortfall = Shortfall::of(draft, (work.entry, &want.revision), &candidate, need);
+        let shortfall = Shortfall::of(draft, work.entry, &want.revision, &candidate, need);
         let mut own = Freed::default();
         for replica in work.replicas.iter().filter(|replica| replica.worker == *worker) {
             own.add(&shortfall.given(&replica.revision, replica.claim, claim::cores(&work.entry.deployment.spec)));
@@ -191,7 +191,7 @@ fn verdict(draft: &Draft<'_>, work: &Work<'_>, need: ByteSize, refusals: &[Refus
     });
     if let Some((until, worker, message)) = failures.min() {
         let text = format!("loading failed on {worker}: {message}");
-        return Verdict::Failed { text, until };
+        return Verdict::Failed { text, until, change: Change::of(&work.entry.deployment) };
     }
     Verdict::NoCapacity { text: nowhere(draft, refusals), until }
 }

@@ -147,7 +147,8 @@ impl<'a> Shortfall<'a> {
     /// Shortfall of a worker for one more replica of a revision that takes so much memory.
     pub(super) fn of(
         draft: &'a Draft<'_>,
-        (entry, revision): (&'a TrackedDeployment, &RevisionId),
+        entry: &'a TrackedDeployment,
+        revision: &RevisionId,
         candidate: &WorkerDraft<'a>,
         memory: ByteSize,
     ) -> Self {

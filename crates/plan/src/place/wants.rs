@@ -38,12 +38,11 @@ pub(super) fn wants_of(draft: &Draft<'_>, work: &Work<'_>) -> Vec<Want> {
             .iter()
             .filter(|replica| replica.revision == *revision && lost::counts(draft, work, replica))
             .collect();
-        let (target, have) = (work.target_of(revision) as usize, counting.len());
-        let wanted = (revision, work.target_of(revision));
-        let mut homes = homes::homes(draft, work, wanted, &drain::best_first(draft, counting));
+        let (target, have) = (work.target_of(revision), counting.len());
+        let mut homes = homes::homes(draft, work, revision, target, &drain::best_first(draft, counting));
         if rollout.replaces(revision) {
             // Nor does it move: where copies belong now, the next revision goes.
-            homes.lacking.truncate(target.saturating_sub(have));
+            homes.lacking.truncate((target as usize).saturating_sub(have));
         }
         let must = (work.least() as usize).saturating_sub(homes.kept.len());
         wants.extend(homes.lacking.into_iter().enumerate().map(|(at, (home, nth))| Want {

@@ -92,7 +92,7 @@ fn progressing(seen: &StatusFacts<'_>) -> Condition {
     let is = |status, reason: &str, message: &str| condition("Progressing", status, reason, message);
     match seen.rollout {
         Some(stuck @ Rollout::Stuck { failed, serving, reason, .. }) => {
-            let what = rollout::remedy(stuck);
+            let what = rollout::remedy(stuck, &seen.entry.deployment);
             let message = format!("{failed} was given up, {serving} goes on serving: {reason}; {what} to try again");
             return is(Truth::False, "RolloutStuck", &message);
         }
@@ -148,8 +148,8 @@ fn progressing(seen: &StatusFacts<'_>) -> Condition {
     }
     match seen.verdict {
         Some(Verdict::NoCapacity { .. }) => is(Truth::False, "NoCapacity", "nothing moves until a worker can take it"),
-        Some(Verdict::Failed { until, .. }) => {
-            is(Truth::False, "LoadFailed", &format!("given up until the spec changes, or until {until}"))
+        Some(Verdict::Failed { until, change, .. }) => {
+            is(Truth::False, "LoadFailed", &format!("given up until {change} changes, or until {until}"))
         }
         Some(Verdict::WaitsForRoom { .. }) => is(Truth::True, "WaitsForRoom", "it is placed as soon as there is room"),
         Some(Verdict::LeaveWaits { text }) => {

@@ -99,7 +99,7 @@ pub fn explain(world: &World, name: &DeploymentName, now: Time) -> Option<Explan
             memory: need,
             eviction_scope: EvictionScope::Anything,
         };
-        let workers = world.workers.iter().map(|(id, tracked)| view_of(draft, work, &request, (id, tracked)));
+        let workers = world.workers.iter().map(|(id, tracked)| view_of(draft, work, &request, id, tracked));
         let mut workers: Vec<WorkerView> = workers.collect();
         why::compare(draft, work, &request, &mut workers);
         Some((id, need, basis, workers))
@@ -128,7 +128,8 @@ fn view_of(
     draft: &Draft<'_>,
     work: &Work<'_>,
     request: &PlacementRequest<'_>,
-    (worker, tracked): (&WorkerId, &TrackedWorker),
+    worker: &WorkerId,
+    tracked: &TrackedWorker,
 ) -> WorkerView {
     let held = draft.world.record(work.name()).and_then(|record| {
         let mut here = record.replicas.iter().filter(|replica| replica.worker == *worker);

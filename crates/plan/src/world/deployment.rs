@@ -1,6 +1,6 @@
 //! State of one deployment.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{collections::BTreeMap, fmt, sync::Arc};
 
 use berth_spec::{ByteSize, Deployment, Failure, FailureCategory, GatewayId, ModelFormat, RevisionId, Time, WorkerId};
 
@@ -154,6 +154,8 @@ pub enum Verdict {
         text: String,
         /// When it is tried again.
         until: Time,
+        /// The thing whose change makes it tried sooner.
+        change: Change,
     },
     /// Its worker leaves, and nobody else has room for it: it answers there for as long as it can.
     LeaveWaits {
@@ -204,8 +206,35 @@ impl Verdict {
             | Self::WaitsForRoom { text, .. }
             | Self::SurgeWaits { text, .. }
             | Self::LeaveWaits { text } => text.clone(),
-            Self::Failed { text, until } => format!("{text}; tried again when the spec changes, or after {until}"),
+            Self::Failed { text, until, change } => {
+                format!("{text}; tried again when {change} changes, or after {until}")
+            }
         }
+    }
+}
+
+/// The thing whose change makes another revision of a deployment, which is tried though this one failed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Change {
+    /// The spec.
+    Spec,
+    /// The spec, or a local file at which the source looks.
+    SpecOrFile,
+}
+
+impl Change {
+    /// The change that helps this deployment.
+    pub(crate) fn of(deployment: &Deployment) -> Self {
+        if deployment.watches_file() { Self::SpecOrFile } else { Self::Spec }
+    }
+}
+
+impl fmt::Display for Change {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Spec => "the spec",
+            Self::SpecOrFile => "the spec or the file",
+        })
     }
 }
 

@@ -26,13 +26,14 @@ impl World {
         }
     }
 
-    /// Remembers a failure. `claim`: the memory set aside for it, of all that the worker has.
+    /// Remembers a failure. `claim`: the memory set aside for the replica.
     pub(super) fn learn_failure(
         &mut self,
         worker: &WorkerId,
         revision: &RevisionId,
         failure: &Arc<Failure>,
-        (claim, memory, now): (Option<ByteSize>, ByteSize, Time),
+        claim: Option<ByteSize>,
+        now: Time,
     ) {
         if let Some(needs) = failure.needs {
             self.learn_predicted(revision, needs);
@@ -42,7 +43,8 @@ impl World {
             && failure.retry_at.is_some()
         {
             // It takes more than was set aside, nobody knows how much: double it, up to all that the worker has.
-            let memory = ByteSize(claim.0.saturating_mul(2)).min(memory.max(claim));
+            let all = self.workers.get(worker).map_or(ByteSize::ZERO, TrackedWorker::memory);
+            let memory = ByteSize(claim.0.saturating_mul(2)).min(all.max(claim));
             self.learn(revision, Learned { memory, basis: Basis::Predicted });
         }
         let elsewhere = match failure.category {

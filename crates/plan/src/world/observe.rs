@@ -118,7 +118,6 @@ impl World {
                 tracked.inventory.remove(revision)
             }
         };
-        let memory = tracked.memory();
         let claim = tracked.assigned.get(revision).map(|placed| placed.claim);
         self.refresh_stray(worker, revision);
         if before.as_ref() == residency {
@@ -135,14 +134,14 @@ impl World {
                 }
                 self.forget_failure(worker, revision);
                 match &before {
-                    Some(Residency::Ready(before)) => observed.events.extend(died(name, worker, now, (before, ready))),
+                    Some(Residency::Ready(before)) => observed.events.extend(died(name, worker, now, before, ready)),
                     _ => observed.events.push(loaded(name, worker, now, ready)),
                 }
                 true
             }
             Some(Residency::Failed(failure)) => {
                 observed.events.push(failed(name, worker, now, failure));
-                self.learn_failure(worker, revision, failure, (claim, memory, now));
+                self.learn_failure(worker, revision, failure, claim, now);
                 true
             }
             _ => false,
@@ -200,7 +199,7 @@ fn loaded(name: &DeploymentName, worker: &WorkerId, now: Time, ready: &Ready) ->
 
 /// Of deaths in a row the first is told, one for another reason than the last, and else as often as their number doubles: a
 /// process that dies every half minute must not wash everything else away.
-fn died(name: &DeploymentName, worker: &WorkerId, now: Time, (before, ready): (&Ready, &Ready)) -> Option<Event> {
+fn died(name: &DeploymentName, worker: &WorkerId, now: Time, before: &Ready, ready: &Ready) -> Option<Event> {
     let deaths = ready.deaths.as_deref()?;
     let known = before.deaths.as_deref();
     let (count, in_a_row) = known.map_or((0, 0), |known| (known.count, known.in_a_row));
@@ -278,7 +277,7 @@ mod tests {
     #[test]
     fn a_process_that_dies_again_and_again_is_told_ever_more_rarely() {
         let (name, worker) = ("iris".parse().expect("a name"), WorkerId::new("w").expect("a name"));
-        let told = |before, now| died(&name, &worker, Time(2), (&ready(before), &ready(now)));
+        let told = |before, now| died(&name, &worker, Time(2), &ready(before), &ready(now));
         let event = told(None, Some((1, 1))).expect("the first");
         assert_eq!((event.reason, event.severity), ("ProcessDied", Severity::Warning));
         assert!(event.message.contains("iris on w") && event.message.contains("signal 9"), "{}", event.message);
@@ -298,7 +297,7 @@ mod tests {
         let mut other = ready(Some((3, 3)));
         let deaths = other.deaths.as_mut().map(Arc::make_mut).expect("it died");
         deaths.cause = "it was killed by signal 9; its last words: x".to_owned();
-        let told = |now: &Ready| died(&name, &worker, Time(2), (&ready(Some((2, 2))), now)).is_some();
+        let told = |now: &Ready| died(&name, &worker, Time(2), &ready(Some((2, 2))), now).is_some();
         assert!(!told(&other), "the same cause in other words");
         "it ended with code 3".clone_into(&mut other.deaths.as_mut().map(Arc::make_mut).expect("it died").cause);
         assert!(told(&other), "another cause");

@@ -28,11 +28,11 @@ fn loaded(count: usize, max: u32) -> Fixture {
 /// Used every few minutes for as long.
 fn regularly(w: &mut Fixture, minutes: u64) {
     for _ in 0..minutes / 3 {
-        w.used(1, "iris", (0, 0, 1));
+        w.used(1, "iris", 0, 0, 1);
         w.settle();
         w.run(MINUTE * 3);
     }
-    w.used(1, "iris", (0, 0, 1));
+    w.used(1, "iris", 0, 0, 1);
     w.settle();
 }
 
@@ -41,7 +41,7 @@ fn use_now_and_some_while_ago_makes_a_second_copy() {
     for (ago, copies) in [(3, 1), (6, 1), (8, 2), (39, 2), (50, 1)] {
         let mut w = loaded(3, 4);
         w.run(MINUTE * ago);
-        w.used(1, "iris", (0, 0, 1));
+        w.used(1, "iris", 0, 0, 1);
         w.settle();
         assert_eq!(w.placed("iris").len(), copies, "used {ago} minutes ago: {:?}", w.told);
     }
@@ -120,7 +120,7 @@ fn load_for_three_makes_three_in_one_step_on_a_small_fleet_too() {
         assert!(steps <= 2, "{:?}", w.told);
     }
     let mut burst = loaded(4, 8);
-    burst.used(1, "iris", (0, 0, 1_990));
+    burst.used(1, "iris", 0, 0, 1_990);
     burst.settle();
     assert_eq!(burst.answers("iris").len(), 3, "nearly 6,000 per minute at once");
 }
@@ -170,8 +170,8 @@ fn requests_in_flight_make_copies_where_the_rate_is_low() {
     let mut w = loaded(8, 8);
     for second in 0..60 {
         w.after(SECOND);
-        w.used(1, "iris", (0, 40, 1));
-        w.used(2, "iris", (0, 40, 1));
+        w.used(1, "iris", 0, 40, 1);
+        w.used(2, "iris", 0, 40, 1);
         w.settle();
         assert!(second > 3 || w.answers("iris").len() == 1, "a moment is no load");
     }
@@ -186,7 +186,7 @@ fn the_next_ones_wait_until_the_last_ones_are_ready_or_have_failed() {
     let mut w = loaded(8, 8);
     let more = |w: &mut Fixture, requests| {
         w.after(SECOND);
-        w.used(1, "iris", (0, 0, requests));
+        w.used(1, "iris", 0, 0, requests);
         w.advance();
     };
     more(&mut w, 1_000);
@@ -245,13 +245,13 @@ fn copies_are_the_first_to_make_room_and_the_model_stays() {
     w.demand("old", 0);
     w.settle();
     assert_eq!((w.answers("iris").len(), w.answers("old").len()), (2, 1));
-    w.used(1, "iris", (0, 0, 1));
+    w.used(1, "iris", 0, 0, 1);
     let mut w = w.on_demand("new", gib(8));
     w.demand("new", 1);
     w.settle();
     assert_eq!((w.answers("iris").len(), w.answers("old").len(), w.answers("new").len()), (1, 1, 1), "{:?}", w.told);
     w.demand("new", 0);
-    w.used(1, "iris", (0, 0, 1));
+    w.used(1, "iris", 0, 0, 1);
     w.run(MINUTE);
     assert_eq!(w.answers("iris").len(), 1);
     assert_ne!(w.status("iris").conditions[0].reason, "Degraded");

@@ -115,7 +115,7 @@ fn of_those_idle_for_about_as_long_the_cheapest_to_load_back_leaves() {
     let mut w = loaded(&[("slow", 20), ("slower", 30), ("quick", 1), ("recent", 1)]).on_demand("next", gib(1));
     // All were used within the last minute or so; `recent` once more just now.
     w.after(Duration::from_secs(70));
-    w.used(1, "recent", (0, 0, 1));
+    w.used(1, "recent", 0, 0, 1);
     w.after(Duration::from_secs(5));
     w.demand("next", 1);
     w.settle();
@@ -124,7 +124,7 @@ fn of_those_idle_for_about_as_long_the_cheapest_to_load_back_leaves() {
     // Where idle times differ by more than a factor of two, they decide.
     let mut w = loaded(&[("slow", 20), ("quick", 1)]).on_demand("next", gib(3));
     w.after(Duration::from_secs(60));
-    w.used(1, "quick", (0, 0, 1));
+    w.used(1, "quick", 0, 0, 1);
     w.after(Duration::from_secs(10));
     w.demand("next", 1);
     w.settle();

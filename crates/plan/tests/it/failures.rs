@@ -1,10 +1,11 @@
 //! Loads that fail, memory that was guessed wrong, workers that go.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
-use berth_plan::fixture::{digest_of, gib, ready, worker_id, world};
+use berth_plan::fixture::{deployment, digest_of, gib, ready, worker_id, world};
 use berth_spec::{
-    ByteSize, FailureCategory, Generation, Replicas, Residency, deployment::WhenFull, routes::OnMiss, status::Phase,
+    ByteSize, Digest, FailureCategory, Generation, Origin, Replicas, Residency, deployment::WhenFull, routes::OnMiss,
+    status::Phase,
 };
 
 #[test]
@@ -36,6 +37,27 @@ fn requests_are_told_of_a_load_that_is_tried_again_much_later() {
     );
     w.report("a", false, vec![(w.revision("iris"), Some(Residency::Queued))]);
     assert_eq!(w.plan().routes[0].on_miss, OnMiss::Park, "it is being tried again");
+}
+
+#[test]
+fn a_changed_file_is_tried_where_its_source_looks_at_it() {
+    let (folder, digest) = (Origin::directory("/models"), Some(Digest([1; 32])));
+    for (origin, digest, told) in [
+        (Origin::API, digest, "when the spec changes, or after"),
+        (folder.clone(), None, "when the spec changes, or after"),
+        (folder, digest, "when the spec or the file changes, or after"),
+    ] {
+        let mut w = world().worker("a", gib(4));
+        let mut iris = deployment("iris");
+        iris.spec.memory = Some(gib(1));
+        (iris.origin, iris.digest) = (origin, digest);
+        w.world.set_deployment(Arc::new(iris));
+        w.advance();
+        w.fail("iris", "a", FailureCategory::InvalidModel, None);
+        w.advance();
+        let said = w.status("iris").conditions;
+        assert!(said[0].message.contains(told), "{said:#?}");
+    }
 }
 
 #[test]

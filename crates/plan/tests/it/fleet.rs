@@ -217,7 +217,7 @@ fn a_machine_that_is_short_of_memory_gets_nothing_more_unless_there_is_no_other_
 #[test]
 fn copies_lie_apart() {
     let places = [("a1", "eu", "1"), ("a2", "eu", "1"), ("b1", "eu", "2"), ("c1", "us", "1"), ("c2", "us", "2")];
-    let fleet = || places.iter().fold(world(), |w, (called, region, zone)| w.worker_in(called, gib(8), (region, zone)));
+    let fleet = || places.iter().fold(world(), |w, (called, region, zone)| w.worker_in(called, gib(8), region, zone));
     for (count, expected) in [(1, "a1"), (2, "a1 c1"), (3, "a1 b1 c1"), (4, "a1 b1 c1 c2"), (5, "a1 a2 b1 c1 c2")] {
         let mut w = fleet();
         w.change("iris", |spec| copies(spec, count));
@@ -235,10 +235,9 @@ fn copies_lie_apart() {
 
 #[test]
 fn a_model_goes_where_its_requests_come_from() {
-    let mut w =
-        world().worker_in("a", gib(64), ("eu", "1")).worker_in("b", gib(8), ("us", "1")).on_demand("iris", gib(1));
+    let mut w = world().worker_in("a", gib(64), "eu", "1").worker_in("b", gib(8), "us", "1").on_demand("iris", gib(1));
     w.world.set_gateway(berth_spec::GatewayId(7), Some("us".to_owned()));
-    w.used(7, "iris", (3, 0, 3));
+    w.used(7, "iris", 3, 0, 3);
     w.settle();
     assert_eq!(w.placed("iris"), ["b"]);
 }
@@ -254,7 +253,7 @@ fn busy_models_go_to_quiet_workers_and_quiet_ones_to_busy_ones() {
         copies(spec, 1);
         spec.replicas = Replicas { min: 0, max: 1 };
     });
-    w.used(1, "hot", (0, 1, 1_000));
+    w.used(1, "hot", 0, 1, 1_000);
     w.change("hot", |spec| spec.replicas = Replicas { min: 1, max: 1 });
     w.settle();
     assert_eq!(w.placed("hot"), ["b"]);
@@ -334,9 +333,9 @@ fn a_placement_says_what_it_was_better_than() {
 #[test]
 fn an_explanation_says_why_here_and_why_not_there() {
     let mut w = world()
-        .worker_in("a", gib(4), ("eu", "1"))
-        .worker_in("b", gib(8), ("eu", "1"))
-        .worker_in("c", gib(2), ("us", "1"))
+        .worker_in("a", gib(4), "eu", "1")
+        .worker_in("b", gib(8), "eu", "1")
+        .worker_in("c", gib(2), "us", "1")
         .resident("iris", gib(1));
     let why = |w: &Fixture, on: &str| {
         let explained = explain(&w.world, &name("iris"), w.now).expect("a deployment");
@@ -348,7 +347,7 @@ fn an_explanation_says_why_here_and_why_not_there() {
     w.settle();
     assert_eq!(why(&w, "b"), said("better than a: it has 8GiB free, the other 4GiB"));
     assert_eq!(why(&w, "a"), said("c comes before it: its region has 0 of the replicas, the other's 1"));
-    let w = w.worker_in("d", gib(64), ("eu", "1"));
+    let w = w.worker_in("d", gib(64), "eu", "1");
     assert_eq!(
         why(&w, "b"),
         said("placed now it would go to d: it has 64GiB free, the other 8GiB; nothing moves for that")

@@ -236,7 +236,7 @@ fn happen(w: &mut Fixture, what: &Happening) {
         Happening::Demand { which, gateway, waiting, in_flight, requests } => {
             let region = [None, Some("eu"), Some("us")][usize::from(*gateway)].map(str::to_owned);
             w.world.set_gateway(GatewayId((*gateway).into()), region);
-            w.used((*gateway).into(), &format!("m{which}"), (*waiting, *in_flight, (*requests).into()));
+            w.used((*gateway).into(), &format!("m{which}"), *waiting, *in_flight, (*requests).into());
         }
         Happening::ForgetGateway(gateway) => w.world.forget_gateway(GatewayId((*gateway).into())),
         Happening::PageOut(which) => w.world.page_out(&name(&format!("m{which}")), w.now),

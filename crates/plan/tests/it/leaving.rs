@@ -161,13 +161,13 @@ fn what_is_in_use_and_has_no_room_elsewhere_goes_on_answering() {
     let mut w = w.on_demand("iris", gib(2));
     w.demand("iris", 1);
     w.settle();
-    w.used(1, "iris", (0, 3, 3));
+    w.used(1, "iris", 0, 3, 3);
     let on = w.placed("iris");
     assert_ne!(on, full);
     w.cordon(&on[0], Cordon::Draining);
     w.settle();
     assert_eq!(w.answers("iris"), on);
-    w.used(1, "iris", (0, 0, 0));
+    w.used(1, "iris", 0, 0, 0);
     w.cordon(&on[0], Cordon::Draining);
     w.settle();
     assert!(w.placed("iris").is_empty(), "now nobody would notice");
@@ -184,9 +184,9 @@ fn the_hot_ones_go_first() {
         w.demand(called, 0);
         w.after(Duration::from_secs(at as u64));
     }
-    w.used(1, "warm", (0, 0, 1));
+    w.used(1, "warm", 0, 0, 1);
     w.after(Duration::from_secs(1));
-    w.used(1, "hot", (0, 0, 1));
+    w.used(1, "hot", 0, 0, 1);
     w.settle();
     let mut w = w.worker("b", gib(3));
     w.settle();
@@ -206,7 +206,7 @@ fn the_assignment_names_first_what_was_used_last() {
     }
     for called in ["warm", "hot"] {
         w.after(Duration::from_secs(1));
-        w.used(1, called, (0, 0, 1));
+        w.used(1, called, 0, 0, 1);
     }
     w.settle();
     let mut w = w.worker("b", gib(8));

@@ -69,7 +69,7 @@ fn who_waits_for_what_is_on_its_way_needs_no_further_plan() {
     w.advance();
     w.demand("iris", 2);
     assert!(w.world.due(w.now).is_empty(), "it has a place");
-    w.used(2, "iris", (1, 0, 1));
+    w.used(2, "iris", 1, 0, 1);
     assert!(!w.world.due(w.now).is_empty(), "another gateway waits, too");
     w.demand("huge", 1);
     w.advance();

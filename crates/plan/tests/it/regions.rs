@@ -12,11 +12,7 @@ use proptest::prelude::*;
 /// Two workers in each region, of 4 GiB.
 fn fleet(regions: &[&str]) -> Fixture {
     regions.iter().fold(world(), |w, region| {
-        w.worker_in(&format!("{region}1"), gib(4), (region, "1")).worker_in(
-            &format!("{region}2"),
-            gib(4),
-            (region, "2"),
-        )
+        w.worker_in(&format!("{region}1"), gib(4), region, "1").worker_in(&format!("{region}2"), gib(4), region, "2")
     })
 }
 
@@ -131,15 +127,15 @@ fn on_demand_it_comes_near_its_requests_and_never_into_other_regions() {
     for (gateway, region) in [(1, "asia"), (2, "us")] {
         w.world.set_gateway(berth_spec::GatewayId(gateway), Some(region.to_owned()));
     }
-    w.used(2, "iris", (1, 0, 1));
-    w.used(1, "iris", (5, 0, 5));
+    w.used(2, "iris", 1, 0, 1);
+    w.used(1, "iris", 5, 0, 5);
     w.settle();
     assert!(["eu1", "eu2", "us1", "us2"].contains(&where_is(&w, "iris").as_str()), "{}", where_is(&w, "iris"));
-    w.used(1, "iris", (0, 0, 0));
-    w.used(2, "iris", (0, 0, 0));
+    w.used(1, "iris", 0, 0, 0);
+    w.used(2, "iris", 0, 0, 0);
     w.world.page_out(&berth_plan::fixture::name("iris"), w.now);
     w.settle();
-    w.used(2, "iris", (1, 0, 1));
+    w.used(2, "iris", 1, 0, 1);
     w.settle();
     assert_eq!(where_is(&w, "iris"), "us1");
 }

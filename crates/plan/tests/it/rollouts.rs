@@ -341,10 +341,11 @@ fn what_has_no_room_beside_the_old_revision_waits_for_the_rest_to_take_over() {
 
 #[test]
 fn a_region_that_an_update_adds_gets_the_new_revision() {
-    let mut w = world().worker_in("asia1", gib(4), ("asia", "1")).worker_in("eu1", gib(4), ("eu", "1")).worker_in(
+    let mut w = world().worker_in("asia1", gib(4), "asia", "1").worker_in("eu1", gib(4), "eu", "1").worker_in(
         "us1",
         gib(4),
-        ("us", "1"),
+        "us",
+        "1",
     );
     let regions = |w: &mut Fixture, version: &str, regions: &[&str]| {
         let one = Replicas { min: 1, max: 1 };

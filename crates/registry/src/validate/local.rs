@@ -67,16 +67,14 @@ impl Reader<'_> {
         let manifest_files: Vec<&File> = layout.manifests.iter().map(|(_, file)| *file).collect();
         let mut parsed = 0;
         let manifests =
-            self.look(&manifest_files, &mut memory.manifests, (Step::Manifests, &mut parsed), |file, text| {
+            self.look(&manifest_files, &mut memory.manifests, Step::Manifests, &mut parsed, |file, text| {
                 parse::manifest(file, text, protocols)
             })?;
-        let of_aliases = (aliases::STEP, &mut parsed);
-        let aliases = self.look(&layout.aliases, &mut memory.aliases, of_aliases, aliases::read)?;
-        let of_functions = (functions::STEP, &mut parsed);
-        let functions = self.look(&layout.functions, &mut memory.functions, of_functions, functions::read)?;
-        let of_workers = Step::Workers;
-        let workers = self.look(&layout.workers, &mut memory.workers, (of_workers, &mut parsed), parse::worker)?;
-        let secrets = self.look(&layout.secrets, &mut memory.secrets, (of_workers, &mut parsed), parse::secrets)?;
+        let aliases = self.look(&layout.aliases, &mut memory.aliases, aliases::STEP, &mut parsed, aliases::read)?;
+        let functions =
+            self.look(&layout.functions, &mut memory.functions, functions::STEP, &mut parsed, functions::read)?;
+        let workers = self.look(&layout.workers, &mut memory.workers, Step::Workers, &mut parsed, parse::worker)?;
+        let secrets = self.look(&layout.secrets, &mut memory.secrets, Step::Workers, &mut parsed, parse::secrets)?;
         let counts = Counts { manifests: manifests.len(), workers: workers.len(), cards: 0, parsed, omitted: 0 };
         let mut problems: Vec<Problem> = Vec::new();
         problems.extend(manifests.iter().flat_map(|one| one.problems.iter().cloned()));
@@ -87,8 +85,8 @@ impl Reader<'_> {
         problems.extend(workers.iter().flat_map(|one| one.problems.iter().cloned()));
         problems.extend(secrets.iter().flat_map(|one| one.problems.iter().cloned()));
         problems.extend(doubles(&manifests, Step::Manifests, "/id", |manifest| &manifest.id));
-        problems.extend(doubles(&workers, of_workers, "/worker_id", |worker| &worker.config.worker_id));
-        problems.extend(doubles(&secrets, of_workers, "/worker_id", |secrets| &secrets.worker));
+        problems.extend(doubles(&workers, Step::Workers, "/worker_id", |worker| &worker.config.worker_id));
+        problems.extend(doubles(&secrets, Step::Workers, "/worker_id", |secrets| &secrets.worker));
         problems.extend(same_endpoint(&manifests));
         problems.extend(of_nobody(&secrets, &workers));
         problems.extend(vault_twice(&secrets, &workers));
@@ -104,7 +102,8 @@ impl Reader<'_> {
         &self,
         files: &[&File],
         known: &mut ParsedByContent<T>,
-        (step, parsed): (Step, &mut usize),
+        step: Step,
+        parsed: &mut usize,
         parse: impl Fn(&str, &str) -> Parsed<T>,
     ) -> Result<Vec<Arc<Parsed<T>>>, GitError> {
         let key = |file: &File| (file.path.clone(), file.content.clone());

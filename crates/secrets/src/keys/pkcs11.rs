@@ -36,7 +36,7 @@ impl Hsm {
     /// # Errors
     /// The module, the token, the key or the PIN is not there or not the right one, or the module hangs.
     pub fn open(uri: &Pkcs11Uri, around: &KeyEnvironment) -> Result<Self, KeyError> {
-        let (key, public) = KeyHandle::open((uri, KeyType::RSA), around, public)?;
+        let (key, public) = KeyHandle::open(uri, KeyType::RSA, around, public)?;
         Ok(Self { key, public })
     }
 }

@@ -103,7 +103,9 @@ impl TrackedSecret {
     /// Stores a new value. Returns the lease that it replaces.
     pub(super) fn read(
         &mut self,
-        (credential, scope, lease): (Credential, Scope, Option<Lease>),
+        credential: Credential,
+        scope: Scope,
+        lease: Option<Lease>,
         chance: f64,
         now: Time,
     ) -> Option<ActiveLease> {

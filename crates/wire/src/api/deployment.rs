@@ -146,7 +146,7 @@ pub struct ReplicaDetail {
     /// True if `memory` was measured.
     pub measured: bool,
     /// Details: cause and remedy of a failure, time of the next attempt, requests still draining, or what the worker
-    /// does while the replica is queued.
+    /// does while the replica is queued or prepared.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub message: String,
     /// The load that failed, whole.

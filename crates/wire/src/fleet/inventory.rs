@@ -6,6 +6,7 @@ use berth_spec::{
     Breaker, ByteSize, Digest, Failure, FailureCategory, Generation, GpuLoad, InventoryChange, Load, Residency,
     RevisionId, Time, Usage, WorkerId, WorkerState,
     residency::{Attempt, Deaths, Phases, Preparing, Ready},
+    shortened,
     worker::{BreakerState, DependencyKind},
 };
 use prost::Message;
@@ -181,26 +182,33 @@ fn breakers_of(breakers: v1::Breakers) -> Vec<Breaker> {
     breakers.breakers.into_iter().map(one).collect()
 }
 
-const fn preparing_to(preparing: Preparing) -> v1::Preparing {
+const fn preparing_to(preparing: &Preparing) -> v1::Preparing {
     match preparing {
         Preparing::Artifact => v1::Preparing::Artifact,
         Preparing::Code => v1::Preparing::Code,
         Preparing::SystemPackages => v1::Preparing::SystemPackages,
-        Preparing::Environment => v1::Preparing::Environment,
+        Preparing::Environment(_) => v1::Preparing::Environment,
     }
 }
 
-fn preparing_of(preparing: i32) -> Preparing {
+fn preparing_of(preparing: i32, activity: String) -> Preparing {
     match v1::Preparing::try_from(preparing) {
         Ok(v1::Preparing::Artifact) => Preparing::Artifact,
         Ok(v1::Preparing::Code) => Preparing::Code,
         Ok(v1::Preparing::SystemPackages) => Preparing::SystemPackages,
-        Ok(v1::Preparing::Environment) | Err(_) => Preparing::Environment,
+        Ok(v1::Preparing::Environment) | Err(_) => {
+            let activity = Some(activity).filter(|text| !text.is_empty());
+            Preparing::Environment(activity.map(|text| shortened(text, Preparing::MAX_ACTIVITY).into()))
+        }
     }
 }
 
 fn replica_to(id: &RevisionId, residency: Option<Residency>) -> v1::Replica {
     use v1::Residency as Word;
+    let activity = match &residency {
+        Some(Residency::Preparing(Preparing::Environment(Some(activity)))) => activity.to_string(),
+        _ => String::new(),
+    };
     let (word, detail) = match residency {
         None => (Word::Gone, None),
         Some(Residency::Queued) => (Word::Queued, None),
@@ -208,7 +216,7 @@ fn replica_to(id: &RevisionId, residency: Option<Residency>) -> v1::Replica {
             let fetching = v1::Fetching { done: done.0, total: total.map(|total| total.0) };
             (Word::Fetching, Some(Detail::Fetching(fetching)))
         }
-        Some(Residency::Preparing(what)) => (Word::Preparing, Some(Detail::Preparing(preparing_to(what).into()))),
+        Some(Residency::Preparing(what)) => (Word::Preparing, Some(Detail::Preparing(preparing_to(&what).into()))),
         Some(Residency::Loading) => (Word::Loading, None),
         Some(Residency::Validating) => (Word::Validating, None),
         Some(Residency::Ready(ready)) => (Word::Ready, Some(Detail::Ready(ready_to(&ready)))),
@@ -217,7 +225,7 @@ fn replica_to(id: &RevisionId, residency: Option<Residency>) -> v1::Replica {
         }
         Some(Residency::Failed(failure)) => (Word::Failed, Some(Detail::Failed(failed_to(&failure)))),
     };
-    v1::Replica { name: Some(name_to(id)), residency: word.into(), detail }
+    v1::Replica { name: Some(name_to(id)), residency: word.into(), detail, activity }
 }
 
 /// `None`: it has no name that can be understood.
@@ -231,8 +239,10 @@ fn replica_of(replica: v1::Replica) -> Option<(RevisionId, Option<Residency>)> {
             Residency::Fetching { done: ByteSize(fetching.done), total: fetching.total.map(ByteSize) }
         }
         (Ok(Word::Fetching), _) => Residency::Fetching { done: ByteSize::ZERO, total: None },
-        (Ok(Word::Preparing), Some(Detail::Preparing(what))) => Residency::Preparing(preparing_of(what)),
-        (Ok(Word::Preparing), _) => Residency::Preparing(Preparing::Environment),
+        (Ok(Word::Preparing), Some(Detail::Preparing(what))) => {
+            Residency::Preparing(preparing_of(what, replica.activity))
+        }
+        (Ok(Word::Preparing), _) => Residency::Preparing(Preparing::Environment(None)),
         (Ok(Word::Validating), _) => Residency::Validating,
         (Ok(Word::Ready), Some(Detail::Ready(ready))) => Residency::Ready(Arc::new(ready_of(ready))),
         (Ok(Word::Draining), Some(Detail::Draining(draining))) => {

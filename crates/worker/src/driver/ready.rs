@@ -23,7 +23,7 @@ use crate::{
     fault::Fault,
     prepare::PreparedModel,
     replica::{Facts, Validated},
-    runtime::{Health, LoadRequest, Loaded, Validation},
+    runtime::{Health, LoadRequest, Loaded},
 };
 
 /// The time limit of a validation inference: a large model's first run, which allocates, passes on a busy machine.
@@ -149,11 +149,8 @@ impl EffectRunner {
                         too_long: validation_too_long(),
                     };
                     let run = move || {
-                        let unvalidated = match model.validate(&serving.warmup)? {
-                            Validation::Passed => None,
-                            Validation::Inconclusive(why) => Some(why),
-                        };
-                        Ok(Validated { memory: model.health().memory, unvalidated })
+                        let outcome = model.validate(&serving.warmup)?;
+                        Ok(Validated { memory: model.health().memory, outcome })
                     };
                     load_threads.run(job, run).await
                 }

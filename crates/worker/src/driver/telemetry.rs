@@ -12,6 +12,7 @@ use crate::{
     agent::{Agent, Event, of_deployment},
     artifacts::Artifact,
     replica::Validated,
+    runtime::Validation,
 };
 
 impl EffectRunner {
@@ -147,13 +148,18 @@ impl EffectRunner {
                 );
             }
             Event::Validated { revision: id, result, .. } => match result {
-                Ok(Validated { unvalidated: Some(why), .. }) => tracing::warn!(
+                Ok(Validated { outcome: Validation::Inconclusive(why), .. }) => tracing::warn!(
                     event = "model_validation_inconclusive",
                     deployment_id = %id.deployment(),
                     correlation_id = self.commands.of(id),
                     why,
                 ),
-                Ok(_) => tracing::info!(
+                Ok(Validated { outcome: Validation::NotRun, .. }) => tracing::info!(
+                    event = "model_validation_skipped",
+                    deployment_id = %id.deployment(),
+                    correlation_id = self.commands.of(id),
+                ),
+                Ok(Validated { outcome: Validation::Passed, .. }) => tracing::info!(
                     event = "model_validation_success",
                     deployment_id = %id.deployment(),
                     validation_duration_ms = self

@@ -7,6 +7,7 @@ collect no garbage, of which there is next to none.
 import compileall
 import gc
 import os
+import sys
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 
@@ -17,5 +18,6 @@ for folder, folders, names in os.walk("."):
     files += [os.path.join(folder, name) for name in names if name.endswith(".py")]
 with ProcessPoolExecutor(initializer=gc.disable) as processes:
     # As an iterator: a file that is no Python is told by `compile_file`, which goes on.
-    for _ in processes.map(partial(compileall.compile_file, quiet=1), files, chunksize=32):
-        pass
+    for done, _ in enumerate(processes.map(partial(compileall.compile_file, quiet=1), files, chunksize=32)):
+        if done % 256 == 0:
+            print(f"Compiled {done} of {len(files)} files", file=sys.stderr, flush=True)

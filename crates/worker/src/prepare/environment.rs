@@ -26,6 +26,7 @@ use super::{
     Miss, Settings,
     content_store::{ContentStore, Making, PinnedFolder},
     dependency_outcomes::{BlockedDependencies, DependencyOutcomes},
+    install_progress::InstallProgress,
     interpreter::Interpreters,
     locked::LockFile,
     program::Program,
@@ -105,6 +106,7 @@ pub(super) struct Order<'a> {
     pub(super) keys: &'a CredentialSet,
     pub(super) blocked: &'a BlockedDependencies,
     pub(super) outcomes: &'a DependencyOutcomes,
+    pub(super) progress: &'a InstallProgress<'a>,
 }
 
 impl Environments {
@@ -122,13 +124,12 @@ impl Environments {
         })
     }
 
-    /// The environment that a card wants. `tell` hears what is being done.
+    /// The environment that a card wants.
     pub(super) async fn get(
         &self,
         runtime: &Runtime,
         packages: Packages<'_>,
         order: Order<'_>,
-        tell: &(dyn Fn(Preparing) + Send + Sync),
     ) -> Result<Environment, Miss> {
         let (packages, is_locked) = match packages {
             Packages::OfCard => (requirements::of(runtime)?, false),
@@ -145,10 +146,10 @@ impl Environments {
             sees_system: system::have_python(&runtime.system_packages),
         };
         if !runtime.system_packages.is_empty() {
-            tell(Preparing::SystemPackages);
+            order.progress.begin(Preparing::SystemPackages);
         }
         let note = self.system.ensure(&runtime.system_packages, order.settings).await?;
-        tell(Preparing::Environment);
+        order.progress.begin(Preparing::Environment(None));
         let name = recipe.name();
         let _alone = self.key_lock.acquire(&name).await;
         let held = match self.here(&name) {
@@ -175,7 +176,8 @@ impl Environments {
         let find = self.interpreters.find(recipe.python_version, recipe.sees_system, order.settings, managed);
         let python = find.await?;
         let making = self.store.make(name).map_err(|error| Fault::disk(&error))?;
-        let filled = self.fill(uv, &making.path, &python, recipe, order).await;
+        let filling = Box::pin(self.fill(uv, &making.path, &python, recipe, order));
+        let filled = order.progress.during(filling).await;
         let installed = match filled {
             Ok(installed) => installed,
             Err(miss) => {
@@ -217,7 +219,7 @@ impl Environments {
             let wanted = RequirementsFile { file: &file, is_locked: recipe.is_locked };
             install(uv, &inside, wanted, order).await?;
             mend(uv, &venv, wanted, order).await?;
-            compile(order.settings, &venv, &inside).await;
+            compile(order, &venv, &inside).await;
         }
         let installed = uv.freeze(order.settings, &inside).await?;
         fs_err::write(folder.join("installed.txt"), &installed).map_err(disk)?;
@@ -257,18 +259,18 @@ const COMPILE: &str = include_str!("compile_packages.py");
 
 /// Compiles the packages, so that models start sooner, but not the packages' own tests: no model imports them, and they
 /// are half of many packages. Models work without compiled files, too.
-async fn compile(settings: &Settings, venv: &Path, python: &Path) {
-    let compiler = Program::new(python, settings.surroundings(), &venv.join("lib"));
+async fn compile(order: Order<'_>, venv: &Path, python: &Path) {
+    let compiler = Program::new(python, order.settings.surroundings(), &venv.join("lib"));
     let compiler = compiler.args(["-I", "-c", COMPILE]);
     // A package may have files that are no Python; the compiler says so and goes on.
-    if let Err(error) = compiler.run(COMPILE_LIMIT).await {
+    if let Err(error) = compiler.run_heard(COMPILE_LIMIT, |line| order.progress.hear(line)).await {
         tracing::warn!(event = "packages_not_compiled", environment = %venv.display(), %error);
     }
 }
 
 /// From what was fetched before, if all is there; else from the index, if that may be asked.
 async fn install(uv: &Uv, python: &Path, wanted: RequirementsFile<'_>, order: Order<'_>) -> Result<(), Miss> {
-    if uv.install(order.settings, order.keys, python, wanted, PackageSource::Fetched).await.is_ok() {
+    if uv.install(order, python, wanted, PackageSource::Fetched).await.is_ok() {
         return Ok(());
     }
     install_from_index(uv, python, wanted, PackageSource::Index, order).await
@@ -281,12 +283,12 @@ async fn install_from_index(
     source: PackageSource<'_>,
     order: Order<'_>,
 ) -> Result<(), Miss> {
-    let Order { settings, keys, blocked, outcomes } = order;
+    let Order { settings, blocked, outcomes, .. } = order;
     let dependency = Uv::index(settings);
     if let Some(until) = blocked.packages {
         return Err(Miss::HeldOff { dependency, until });
     }
-    let installed = uv.install(settings, keys, python, wanted, source).await;
+    let installed = uv.install(order, python, wanted, source).await;
     match installed.as_ref().map_err(|fault| fault.category) {
         Err(FailureCategory::Network | FailureCategory::Timeout) => outcomes.failed(dependency),
         Err(FailureCategory::Disk | FailureCategory::Runtime | FailureCategory::Internal) => {}

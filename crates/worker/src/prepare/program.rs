@@ -18,6 +18,9 @@ use tokio::{
 /// The most bytes kept of each output, from its end: a long list of packages fits.
 const KEPT: usize = 256 << 10;
 
+/// The most bytes of a line that are heard: lines that tell of progress are short.
+const LONGEST_LINE: usize = 1 << 10;
+
 /// A program to be run once.
 #[derive(Debug, Clone)]
 pub(super) struct Program {
@@ -81,6 +84,15 @@ impl Program {
 
     /// Runs it to its end. Dropping the future ends it and all that it started.
     pub(super) async fn run(self, limit: Duration) -> Result<ProgramOutput, RunError> {
+        self.run_heard(limit, |_| ()).await
+    }
+
+    /// As [`run`](Self::run). `hear` gets each line of its standard error when it is written, or the beginning of a long one.
+    pub(super) async fn run_heard(
+        self,
+        limit: Duration,
+        hear: impl FnMut(&str) + Send,
+    ) -> Result<ProgramOutput, RunError> {
         let mut command = Command::new(&self.path);
         command.args(&self.arguments).env_clear().envs(self.environment).current_dir(&self.folder);
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -95,7 +107,7 @@ impl Program {
             drop(group);
             status
         };
-        let all = async { tokio::join!(ended, tail(out), tail(words)) };
+        let all = async { tokio::join!(ended, tail(out, |_| ()), tail(words, hear)) };
         let (status, out, words) =
             tokio::time::timeout(limit, all).await.map_err(|_| RunError::TooLong { path: self.path.clone(), limit })?;
         Ok(ProgramOutput { status: status.map_err(start)?, out, words })
@@ -114,11 +126,19 @@ impl Drop for Group {
     }
 }
 
-/// The end of what comes; a broken pipe is an end, too.
-async fn tail(pipe: Option<impl AsyncRead + Unpin>) -> String {
+/// The end of what comes; a broken pipe is an end, too. `hear` gets each line.
+async fn tail(pipe: Option<impl AsyncRead + Unpin>, mut hear: impl FnMut(&str)) -> String {
     let Some(mut pipe) = pipe else { return String::new() };
-    let (mut kept, mut buffer) = (Vec::new(), vec![0; 16 << 10]);
+    let (mut kept, mut buffer, mut line) = (Vec::new(), vec![0; 16 << 10], Vec::new());
     while let Ok(n @ 1..) = pipe.read(&mut buffer).await {
+        for piece in buffer[..n].split_inclusive(|&byte| byte == b'\n') {
+            let room = LONGEST_LINE.saturating_sub(line.len());
+            line.extend_from_slice(&piece[..piece.len().min(room)]);
+            if piece.ends_with(b"\n") {
+                hear(String::from_utf8_lossy(&line).trim_end());
+                line.clear();
+            }
+        }
         kept.extend_from_slice(&buffer[..n]);
         if kept.len() > 2 * KEPT {
             kept.drain(..kept.len() - KEPT);
@@ -144,6 +164,16 @@ mod tests {
         assert_eq!((said.status.code(), said.out.as_str(), said.reason().as_str()), (Some(3), "out\n", "some words"));
         let missing = Program::new("/nowhere/x", Vec::new(), Path::new("/")).run(Duration::from_secs(60)).await;
         assert!(matches!(missing, Err(RunError::Start { .. })));
+    }
+
+    #[tokio::test]
+    async fn its_lines_are_heard() {
+        let script = r"{ printf 'one\ntw'; printf 'o\n'; yes | tr -d '\n' | head -c 100000; printf '\nlast\nx'; } >&2";
+        let mut heard = Vec::new();
+        let said = shell(script).run_heard(Duration::from_secs(60), |line| heard.push(line.to_owned())).await;
+        assert!(said.expect("it ran").words.ends_with("last\nx"));
+        let lengths: Vec<usize> = heard.iter().map(String::len).collect();
+        assert_eq!((lengths.as_slice(), heard[1].as_str()), ([3, 3, LONGEST_LINE, 4].as_slice(), "two"));
     }
 
     #[tokio::test]

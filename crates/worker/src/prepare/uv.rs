@@ -17,6 +17,7 @@ use url::Url;
 
 use super::{
     Settings,
+    environment::Order,
     program::{Program, ProgramOutput, RunError},
 };
 use crate::{breaker::Dependency, fault::Fault};
@@ -129,17 +130,18 @@ impl Uv {
         }
     }
 
-    /// Installs what is wanted into the environment of `python`.
+    /// Installs what is wanted into the environment of `python`, and tells the progress.
     pub(super) async fn install(
         &self,
-        settings: &Settings,
-        keys: &CredentialSet,
+        order: Order<'_>,
         python: &Path,
         wanted: RequirementsFile<'_>,
         source: PackageSource<'_>,
     ) -> Result<(), Fault> {
+        let Order { settings, keys, progress, .. } = order;
+        progress.resolve();
         let run = self.run(settings, &self.home);
-        let run = run.args(["pip", "install", "--quiet", "--strict", "--python"]).arg(python);
+        let run = run.args(["pip", "install", "--strict", "--python"]).arg(python);
         let run = match source {
             PackageSource::Fetched => run.arg("--offline"),
             PackageSource::Index => run,
@@ -149,10 +151,12 @@ impl Uv {
         };
         let run = run.args(wanted.is_locked.then_some("--require-hashes"));
         let (run, secret) = with_index(run, settings, keys)?;
-        let said = run.arg("-r").arg(wanted.file).run(INSTALL_LIMIT).await.map_err(|error| not_run(&error))?;
+        let run = run.arg("-r").arg(wanted.file).run_heard(INSTALL_LIMIT, |line| progress.hear(line));
+        let mut said = run.await.map_err(|error| not_run(&error))?;
         if said.status.success() {
             return Ok(());
         }
+        said.words = without_progress(&said.words);
         let mut fault = of_words(&said, "install the packages", FailureCategory::Dependencies);
         if fault.category == FailureCategory::Auth {
             let about = match secret {
@@ -287,6 +291,31 @@ fn of_words(said: &ProgramOutput, doing: &str, otherwise: FailureCategory) -> Fa
     Fault::new(category, format!("cannot {doing}: {}{remedy}", gist(&words))).with_trace(&words)
 }
 
+/// The words of a failure, without the progress that was told before it.
+fn without_progress(words: &str) -> String {
+    const PROGRESS: [&str; 11] = [
+        "Using",
+        "Resolved",
+        "Downloading",
+        "Downloaded",
+        "Updating",
+        "Updated",
+        "Building",
+        "Built",
+        "Prepared",
+        "Installed",
+        "warning:",
+    ];
+    let is_error = |line: &&str| line.starts_with("error") || line.trim_start().starts_with('×');
+    let is_progress = |line: &&str| line.split_whitespace().next().is_none_or(|word| PROGRESS.contains(&word));
+    let lines: Vec<&str> = words.split_inclusive('\n').collect();
+    match lines.iter().position(is_error) {
+        Some(first) => lines[first..].concat(),
+        // A program that was killed has said nothing of it.
+        None => lines.into_iter().filter(|line| !is_progress(line)).collect(),
+    }
+}
+
 fn category(words: &str) -> Option<FailureCategory> {
     const KNOWN: [(FailureCategory, &[&str]); 4] = [
         (FailureCategory::Disk, &["No space left on device", "Disk quota exceeded", "Read-only file system"]),
@@ -378,6 +407,10 @@ mod tests {
         let short = "No solution found when resolving dependencies: Because a==1.0.0 depends on b>=2 and you require \
                      b==1.0.0, we can conclude that your requirements are unsatisfiable";
         assert_eq!(gist(conflict), short);
+        let after_progress = format!("Resolved 2 packages in 8ms\nDownloading a (1.0MiB)\nwarning: x\n{conflict}");
+        assert_eq!(without_progress(&after_progress), conflict);
+        assert_eq!(without_progress("Resolved 2 packages in 8ms\n Downloaded a\n"), "");
+        assert_eq!(without_progress("Resolved 2 packages in 8ms\nsomething new\n"), "something new\n");
         assert!(gist(&"é".repeat(5_000)).len() < 2_000);
     }
 

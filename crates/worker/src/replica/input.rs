@@ -7,7 +7,7 @@ use crate::{
     artifacts::Artifact,
     breaker::Dependency,
     prepare::{BlockedDependencies, Miss},
-    runtime::Health,
+    runtime::{Health, Validation},
 };
 
 /// Facts of a model after its validation inference.
@@ -15,8 +15,8 @@ use crate::{
 pub struct Validated {
     /// Its memory, where that is measured: the first run allocates.
     pub memory: Option<ByteSize>,
-    /// The reason why the inference proves nothing, if so.
-    pub unvalidated: Option<String>,
+    /// The outcome of the inference.
+    pub outcome: Validation,
 }
 
 /// An input of the state machine. One that means nothing in the current state changes nothing.

@@ -41,7 +41,7 @@ use self::{
     call::Call,
     graph::Findings,
     memory::{MemoryUse, Peak},
-    model::{Footprint, OnnxModel},
+    model::{Footprint, ModelIo, OnnxModel},
 };
 use super::{
     LoadError, LoadRequest, Loaded, Runtime,
@@ -231,7 +231,7 @@ impl OnnxEngine {
         let metrics = self.families.model(&request.serving.deployment);
         let model = OnnxModel::new(
             Box::new(call),
-            (signature, named),
+            ModelIo { signature, named },
             footprint,
             &request.serving,
             self.pool.run_queue(),

@@ -171,7 +171,7 @@ impl SpiRuntime {
             let name = of.clone();
             let found = until_ready(places, of, start);
             let found = match bounds {
-                Some(bounds) => per_model::awaited(found, bounds, &name).await,
+                Some((cancel, deaths)) => per_model::awaited(found, &cancel, &deaths, &name).await,
                 None => Some(found.await),
             };
             if let Some(found) = found {
@@ -284,7 +284,7 @@ impl SpiRuntime {
         };
         let metrics = self.families.model(&request.serving.deployment);
         entered.stays();
-        let model = SpiModel::new(Arc::clone(process), (asked, memory), declared, concurrency_limit, metrics);
+        let model = SpiModel::new(Arc::clone(process), asked, memory, declared, concurrency_limit, metrics);
         model.set_serving(&request.serving);
         Ok(Loaded { model: Arc::new(model), memory, measured: size.is_some(), note: None })
     }

@@ -136,7 +136,7 @@ impl Stage {
 
     fn validated(&mut self, name: &str, result: Result<Option<ByteSize>, Fault>) -> String {
         let ticket = self.ticket(name);
-        let result = result.map(|memory| Validated { memory, unvalidated: None });
+        let result = result.map(|memory| Validated { memory, ..Validated::default() });
         self.on(Event::Validated { revision: id(name), ticket, result })
     }
 

@@ -259,6 +259,7 @@ fn config(args: &TrialArgs, data: &Path) -> Result<berth_worker::Config, Failure
 /// What failed, and at which step.
 async fn follow(reported: &mut mpsc::Receiver<InventoryChange>, tell: Tell) -> Result<(), (Failure, String)> {
     let (mut told, started) = (String::new(), Instant::now());
+    let mut last = started;
     loop {
         let Ok(report) = timeout(REPEAT_STEP_AFTER, reported.recv()).await else {
             let line = format!("{:>6.1} s  still {told}\n", started.elapsed().as_secs_f64());
@@ -269,7 +270,7 @@ async fn follow(reported: &mut mpsc::Receiver<InventoryChange>, tell: Tell) -> R
         for (_, residency) in report.replicas {
             let step = match &residency {
                 None | Some(Residency::Queued | Residency::Draining { .. }) => continue,
-                Some(Residency::Preparing(what)) => format!("preparing: {}", what.as_str().replace('_', " ")),
+                Some(Residency::Preparing(step)) => format!("preparing: {}", step.as_str().replace('_', " ")),
                 Some(Residency::Failed(failure)) => return Err((failed(failure), told)),
                 Some(Residency::Ready(ready)) => {
                     let phases = &ready.phases;
@@ -289,7 +290,13 @@ async fn follow(reported: &mut mpsc::Receiver<InventoryChange>, tell: Tell) -> R
             if step != told {
                 let line = format!("{:>6.1} s  {step}\n", started.elapsed().as_secs_f64());
                 tell(&line).map_err(|error| (error.into(), step.clone()))?;
-                told = step;
+                (told, last) = (step, Instant::now());
+            } else if let Some(Residency::Preparing(step)) = &residency
+                && last.elapsed() >= REPEAT_STEP_AFTER
+            {
+                let line = format!("{:>6.1} s  still preparing: {step}\n", started.elapsed().as_secs_f64());
+                tell(&line).map_err(|error| (error.into(), told.clone()))?;
+                last = Instant::now();
             }
         }
     }

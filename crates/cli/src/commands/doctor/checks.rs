@@ -213,7 +213,7 @@ async fn node() -> Check {
     let program = on_path("node").unwrap_or_else(|| PathBuf::from("node"));
     let lacking = "functions in JavaScript are neither built nor run";
     let remedy = "apt-get install nodejs npm, or put the folder that holds node and npm on the PATH";
-    versioned("node", &program, "; for functions in JavaScript", (lacking, remedy)).await
+    versioned("node", &program, "; for functions in JavaScript", lacking, remedy).await
 }
 
 /// Fetches the packages of functions in JavaScript; builds take the one beside node.
@@ -231,11 +231,11 @@ fn npm() -> Check {
 
 async fn git() -> Check {
     let lacking = "registries and model cards in Git are not followed";
-    versioned("git", Path::new("git"), "", (lacking, "apt-get install git")).await
+    versioned("git", Path::new("git"), "", lacking, "apt-get install git").await
 }
 
 /// A program that some things need, by the version that it tells. `purpose` stands behind it.
-async fn versioned(name: &'static str, program: &Path, purpose: &str, (lacking, remedy): (&str, &str)) -> Check {
+async fn versioned(name: &'static str, program: &Path, purpose: &str, lacking: &str, remedy: &str) -> Check {
     match said(program, &["--version"]).await {
         Ok(output) if output.status.success() => {
             Check::ok(name, format!("{}{purpose}", String::from_utf8_lossy(&output.stdout).trim()))

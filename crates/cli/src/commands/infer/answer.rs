@@ -14,10 +14,10 @@ fn write(value: &Value, depth: usize, out: &mut String) {
     match value {
         Value::Object(fields) if !fields.is_empty() => {
             let entries = fields.iter().map(|(name, value)| (Some(name.as_str()), value));
-            block(entries, ('{', '}'), depth, out);
+            block(entries, '{', '}', depth, out);
         }
         Value::Array(items) if items.iter().any(|item| item.is_object() || item.is_array()) => {
-            block(items.iter().map(|item| (None, item)), ('[', ']'), depth, out);
+            block(items.iter().map(|item| (None, item)), '[', ']', depth, out);
         }
         Value::Array(items) => {
             let items: Vec<String> = items.iter().map(Value::to_string).collect();
@@ -29,7 +29,8 @@ fn write(value: &Value, depth: usize, out: &mut String) {
 
 fn block<'a>(
     entries: impl Iterator<Item = (Option<&'a str>, &'a Value)>,
-    (open, close): (char, char),
+    open: char,
+    close: char,
     depth: usize,
     out: &mut String,
 ) {

@@ -91,7 +91,7 @@ pub(super) async fn run(args: PickerArgs) -> Result<(), Failure> {
         Failure::Failed(format!("cannot serve Gateways on {}: {error}; --listen takes another address", args.listen))
     })?;
     let metrics = match args.metrics_listen {
-        Some(address) => Some(port::bind(("metrics", "--metrics-listen"), address, None).await?),
+        Some(address) => Some(port::bind("metrics", "--metrics-listen", address, None).await?),
         None => None,
     };
     let client = client(args.context.as_deref()).await?;

@@ -27,7 +27,8 @@ const UNREAD_TIMEOUT: Duration = Duration::from_secs(60);
 /// # Errors
 /// [`Failure`]: somebody else has it.
 pub(super) async fn bind(
-    (name, option): (&'static str, &str),
+    name: &'static str,
+    option: &str,
     address: SocketAddr,
     tls: Option<PortTls>,
 ) -> Result<Port, Failure> {

@@ -66,7 +66,7 @@ pub(super) async fn bind(
     let settings = TlsSettings { certificate: file, key, clients: ClientAuth::Off, oldest: TlsVersion::V1_2 };
     let tls =
         PortTls::load(settings).map_err(|error| Failure::doing("the webhook's certificate is unusable", error))?;
-    let port = port::bind(("the webhook", "--webhook-listen"), address, Some(tls.clone())).await?;
+    let port = port::bind("the webhook", "--webhook-listen", address, Some(tls.clone())).await?;
     Ok(Webhook { port, tls, certificate, gatekeeper })
 }
 

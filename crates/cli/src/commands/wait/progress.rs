@@ -1,5 +1,5 @@
 //! The line that says what is waited for: on standard error, updated in place, and only where a person looks on. Elsewhere a line
-//! is written for each obstacle that stays.
+//! is written for each obstacle that stays, or now and then for a load that goes on.
 
 use std::{
     io::{self, IsTerminal, Write},
@@ -17,6 +17,9 @@ const WIDTH: u16 = 80;
 
 /// Age from which an obstacle is told where no line is updated in place: most are gone before that.
 pub(super) const TELL_AFTER: Duration = Duration::from_secs(2);
+
+/// The shortest time between two lines about progress where no line is updated in place: a log of minutes stays readable.
+const TELL_EVERY: Duration = Duration::from_secs(10);
 
 /// Takes the cursor to the beginning of an empty line.
 const EMPTY: &str = "\r\x1b[2K";
@@ -75,6 +78,27 @@ fn write(text: &str, stands: bool) {
     let mut terminal = io::stderr().lock();
     STANDS.store(stands, Ordering::Relaxed);
     let _ = terminal.write_all(text.as_bytes()).and_then(|()| terminal.flush());
+}
+
+/// Progress for output that is no terminal: a line now and then, if something has changed. A load that is short has none.
+pub(crate) struct SparseLines {
+    last: Instant,
+    told: String,
+}
+
+impl SparseLines {
+    pub(crate) fn since(now: Instant) -> Self {
+        Self { last: now, told: String::new() }
+    }
+
+    /// True if `text` is to be told now.
+    pub(crate) fn is_due(&mut self, text: &str, line: &StatusLine, now: Instant) -> bool {
+        if !line.is_hidden() || now.duration_since(self.last) < TELL_EVERY || self.told == text {
+            return false;
+        }
+        (self.last, self.told) = (now, text.to_owned());
+        true
+    }
 }
 
 /// The obstacle that a deployment waits for, for output that is no terminal: told once when it has stayed.
@@ -198,6 +222,24 @@ mod tests {
             message: "needs 9GiB".to_owned(),
         }];
         assert_eq!(text(&status), "Progressing, needs 9GiB");
+    }
+
+    #[test]
+    fn progress_is_told_now_and_then_where_no_line_is_updated() {
+        let (hidden, begin) = (StatusLine { name: None }, Instant::now());
+        let mut lines = SparseLines::since(begin);
+        for (tenths, text, is_due) in [
+            (0, "resolving", false),
+            (9, "resolving", false),
+            (10, "fetching 1", true),
+            (11, "fetching 2", false),
+            (20, "fetching 1", false),
+            (21, "fetching 3", true),
+        ] {
+            assert_eq!(lines.is_due(text, &hidden, begin + TELL_EVERY * tenths / 10), is_due, "{tenths} {text}");
+        }
+        let shown = StatusLine { name: Some("iris".to_owned()) };
+        assert!(!lines.is_due("installing", &shown, begin + TELL_EVERY * 5), "the line says it");
     }
 
     #[test]

@@ -24,7 +24,7 @@ pub(super) struct Places<'m> {
 }
 
 impl<'m> Places<'m> {
-    pub(super) fn new(data: &Path, name: &str, (said, one): (Option<&Path>, Option<OneModel<'m>>)) -> Self {
+    pub(super) fn new(data: &Path, name: &str, said: Option<&Path>, one: Option<OneModel<'m>>) -> Self {
         let mut repository = said.map_or_else(|| data.join("runtimes").join(name), Path::to_owned);
         repository.extend(one.map(|one| one.process));
         Self { repository, one, ports: BTreeMap::new(), held: Vec::new() }

@@ -22,7 +22,8 @@ impl SourceSettings {
     pub(super) fn git(
         &self,
         name: &SourceName,
-        (remote, branch): (&Remote, &String),
+        remote: &Remote,
+        branch: &str,
         data: &Path,
         metrics: &GitMetrics,
     ) -> Result<GitConfig, Failure> {
@@ -50,7 +51,7 @@ impl SourceSettings {
             secrets: args.registry_secrets.clone(),
             metrics: metrics.of(name.as_str()),
             remote: remote.clone(),
-            branch: branch.clone(),
+            branch: branch.to_owned(),
         })
     }
 }

@@ -203,7 +203,7 @@ pub(super) async fn put(
     let context = ParseContext { namespace: of.to_namespace(), ..context };
     let documents = CheckedDocuments::parse(text, context).await?;
     documents.allowed(&asker, service.access())?;
-    let result = service.put((DEPLOYMENT, &of), documents, write, expect(&headers)?).await?;
+    let result = service.put(DEPLOYMENT, &of, documents, write, expect(&headers)?).await?;
     Ok(written(result))
 }
 
@@ -271,7 +271,7 @@ pub(super) async fn put_alias(
     let context = ParseContext { namespace: of.to_namespace(), ..context };
     let documents = CheckedDocuments::parse(text, context).await?;
     documents.allowed(&asker, service.access())?;
-    service.put((ALIAS, &of), documents, write, expect(&headers)?).await.map(written)
+    service.put(ALIAS, &of, documents, write, expect(&headers)?).await.map(written)
 }
 
 /// Deletes an alias. The deployments that it leads to stay.

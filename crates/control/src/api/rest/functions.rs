@@ -166,7 +166,7 @@ pub(super) async fn put(
     let context = ParseContext { namespace: name.to_namespace(), ..context };
     let documents = CheckedDocuments::parse(text, context).await?;
     documents.allowed(&asker, service.access())?;
-    service.put((FUNCTION, &name), documents, write, expect(&headers)?).await.map(written)
+    service.put(FUNCTION, &name, documents, write, expect(&headers)?).await.map(written)
 }
 
 /// Asks for a function to go: it is removed from its platform, then forgotten.

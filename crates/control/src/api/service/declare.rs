@@ -270,7 +270,8 @@ impl Service {
     /// Declares the one document of a PUT, which must be of this kind and about `name`.
     pub(crate) async fn put(
         &self,
-        (kind, name): (&str, &DeploymentName),
+        kind: &str,
+        name: &DeploymentName,
         mut documents: CheckedDocuments,
         write: Write,
         expect: Expect,

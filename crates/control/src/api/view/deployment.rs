@@ -229,7 +229,7 @@ impl ResidencyText {
                     failure.attempts
                 );
             }
-            Some(Residency::Preparing(what)) => said.message = what.as_str().replace('_', " "),
+            Some(Residency::Preparing(step)) => said.message = step.to_string(),
             Some(Residency::Queued | Residency::Loading | Residency::Validating) => {}
         }
         said
@@ -242,7 +242,7 @@ mod tests {
 
     use berth_spec::{
         ByteSize, Digest, FailureCategory, Time,
-        residency::{Phases, Ready},
+        residency::{Phases, Preparing, Ready},
     };
 
     use super::*;
@@ -276,10 +276,14 @@ mod tests {
         let down = Deaths { again_at: Some(Time(1_500_000_000)), ..deaths };
         let down = Ready { note: None, deaths: Some(Arc::new(down)), ..died.clone() };
         let fetching = Residency::Fetching { done: ByteSize(1), total: Some(ByteSize(4)) };
+        let activity = "downloading torch (2.3GiB), of 23 packages";
+        let installing = Residency::Preparing(Preparing::Environment(Some(activity.into())));
         for (residency, state, message) in [
             (None, "Assigned", "the worker has not reported it yet"),
             (Some(Residency::Queued), "Queued", ""),
             (Some(fetching.clone()), "Fetching", ""),
+            (Some(Residency::Preparing(Preparing::SystemPackages)), "Preparing", "system packages"),
+            (Some(installing), "Preparing", activity),
             (
                 Some(Residency::Ready(Arc::new(died))),
                 "Ready",

@@ -20,7 +20,7 @@ impl Reconciler {
     pub(super) async fn functions(&self, snapshot: &Snapshot, formerly: Option<&Origin>, done: &mut Reconciled) {
         let Some(first) = snapshot.functions.first().map(|function| &function.name) else {
             if let Some(host) = &self.handle.functions {
-                self.prune_functions(&**host, (snapshot, formerly), done).await;
+                self.prune_functions(&**host, snapshot, formerly, done).await;
             }
             return;
         };
@@ -33,8 +33,8 @@ impl Reconciler {
                 done.problems.push(problem(first, "NotApplied", format!("functions are not declared: {error}")));
             }
             Ok(host) => {
-                self.apply_functions(&*host, (snapshot, formerly), done).await;
-                self.prune_functions(&*host, (snapshot, formerly), done).await;
+                self.apply_functions(&*host, snapshot, formerly, done).await;
+                self.prune_functions(&*host, snapshot, formerly, done).await;
             }
         }
     }
@@ -42,7 +42,8 @@ impl Reconciler {
     async fn apply_functions(
         &self,
         host: &dyn FunctionHost,
-        (snapshot, formerly): (&Snapshot, Option<&Origin>),
+        snapshot: &Snapshot,
+        formerly: Option<&Origin>,
         done: &mut Reconciled,
     ) {
         let owned = host.owned_by(&self.origins(formerly));
@@ -80,7 +81,8 @@ impl Reconciler {
     async fn prune_functions(
         &self,
         host: &dyn FunctionHost,
-        (snapshot, formerly): (&Snapshot, Option<&Origin>),
+        snapshot: &Snapshot,
+        formerly: Option<&Origin>,
         done: &mut Reconciled,
     ) {
         let wanted: BTreeSet<&DeploymentName> = snapshot.functions.iter().map(|manifest| &manifest.name).collect();

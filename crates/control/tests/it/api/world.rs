@@ -74,18 +74,19 @@ impl World {
 
     /// As the node that answers in a cluster of `members`.
     pub(crate) async fn among(members: Vec<(Arc<Member>, Health)>, leader: Option<Leader>) -> Self {
-        Self::made(Config::default(), Arc::default(), (members, leader)).await
+        Self::made(Config::default(), Arc::default(), members, leader).await
     }
 
     /// With functions, for those whom `access` lets in.
     pub(crate) async fn with_functions(host: Arc<dyn FunctionHost>, access: Arc<Access>) -> Self {
-        Self::made(Config { functions: Some(host), ..Config::default() }, access, (Vec::new(), None)).await
+        Self::made(Config { functions: Some(host), ..Config::default() }, access, Vec::new(), None).await
     }
 
     async fn made(
         config: Config,
         access: Arc<Access>,
-        (members, leader): (Vec<(Arc<Member>, Health)>, Option<Leader>),
+        members: Vec<(Arc<Member>, Health)>,
+        leader: Option<Leader>,
     ) -> Self {
         let shutdown = CancellationToken::new();
         let mut tasks = JoinSet::new();

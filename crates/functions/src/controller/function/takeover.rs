@@ -57,7 +57,7 @@ impl Function {
         let status = self.status_mut();
         if !serves {
             let told = "The version that served under another leader is being started on this node.";
-            status.set("Ready", false, TAKING_OVER, (told, now));
+            status.set("Ready", false, TAKING_OVER, told, now);
         }
         if !concluded {
             status.say(Phase::Pending, &message);
@@ -93,7 +93,7 @@ impl Function {
             status.remember(Revision { artifact: artifact.digest.clone(), deployed: now.clone(), ..last });
         }
         (status.artifact, status.endpoint) = (Some(artifact), Some(deployed.endpoint.clone()));
-        status.set("Ready", true, "Serving", ("", &now));
+        status.set("Ready", true, "Serving", "", &now);
         self.go_on(concluded, before);
     }
 
@@ -107,7 +107,7 @@ impl Function {
             if gone {
                 (status.endpoint, status.artifact) = (None, None);
             }
-            status.set("Ready", false, failure.reason, (&failure.message, &now.to_string()));
+            status.set("Ready", false, failure.reason, &failure.message, &now.to_string());
         }
         self.go_on(concluded, before);
         again.filter(|_| concluded)
@@ -182,7 +182,7 @@ pub(super) fn adopt(status: &mut Status, served: Served, now: Time) {
         since.clone_from(&revision.deployed);
         status.remember(revision);
     }
-    status.set("Ready", true, "Serving", ("", &since));
+    status.set("Ready", true, "Serving", "", &since);
 }
 
 /// The failure of a redeployment without a spec.

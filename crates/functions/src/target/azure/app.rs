@@ -200,7 +200,8 @@ pub(super) fn limits_left_out(spec: &FunctionSpec) -> String {
 pub(super) fn settings(
     config: &AzureConfig,
     spec: &FunctionSpec,
-    (artifact, package): (&ArtifactStatus, &str),
+    artifact: &ArtifactStatus,
+    package: &str,
 ) -> BTreeMap<String, String> {
     let mut settings = wanted(spec);
     let worker = if spec.language == Language::Python { "python" } else { "node" };
@@ -251,7 +252,8 @@ pub(super) fn merged(
 pub(super) fn drift(
     app: &Value,
     found: &BTreeMap<String, String>,
-    (ours, earlier): (&BTreeMap<String, String>, &[String]),
+    ours: &BTreeMap<String, String>,
+    earlier: &[String],
     spec: &FunctionSpec,
 ) -> Vec<String> {
     let left = earlier.iter().filter(|name| found.contains_key(*name) && !ours.contains_key(*name));
@@ -396,7 +398,7 @@ mod tests {
         let merged = merged(&found, &ours, &earlier);
         assert_eq!(json!(merged), json!({"THEIRS": "stays"}));
         let app = json!({"properties": {"state": "Running"}});
-        let differs = drift(&app, &found, (&ours, &earlier), &without);
+        let differs = drift(&app, &found, &ours, &earlier, &without);
         assert_eq!(differs, [format!("its setting {TIMEOUT} is not in the spec any more")]);
     }
 }

@@ -105,11 +105,11 @@ impl Manager {
         let began = matches!(answer.status, StatusCode::CREATED | StatusCode::ACCEPTED);
         match (operation, location) {
             (Some(operation), _) if began => {
-                self.operation(path, &operation, (pause_of(&answer.headers), deadline)).await?;
+                self.operation(path, &operation, pause_of(&answer.headers), deadline).await?;
                 Ok(answer.body)
             }
             (None, Some(location)) if answer.status == StatusCode::ACCEPTED => {
-                self.location(path, &location, (pause_of(&answer.headers), deadline)).await
+                self.location(path, &location, pause_of(&answer.headers), deadline).await
             }
             _ => done(method, path, answer),
         }
@@ -120,7 +120,8 @@ impl Manager {
         &self,
         path: &str,
         at: &str,
-        (mut pause, deadline): (Option<Duration>, Instant),
+        mut pause: Option<Duration>,
+        deadline: Instant,
     ) -> Result<(), AzureError> {
         loop {
             wait(path, pause, deadline).await?;
@@ -146,7 +147,8 @@ impl Manager {
         &self,
         path: &str,
         at: &str,
-        (mut pause, deadline): (Option<Duration>, Instant),
+        mut pause: Option<Duration>,
+        deadline: Instant,
     ) -> Result<Value, AzureError> {
         loop {
             wait(path, pause, deadline).await?;

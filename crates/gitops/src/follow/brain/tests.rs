@@ -75,7 +75,7 @@ fn refused_with(passing: bool, idle: Option<&[&str]>) -> Verdict {
 
 /// A source that has `a` in force.
 fn synced() -> Brain {
-    let (mut brain, effects) = Brain::new(POLL_INTERVAL, (None, None), false, (7, at(0)));
+    let (mut brain, effects) = Brain::new(POLL_INTERVAL, None, None, false, 7, at(0));
     assert_eq!(effects, [Effect::PollTip]);
     assert_eq!(brain.on(Event::Polled(Ok(oid('a'))), at(0)), [Effect::Validate(oid('a'))]);
     assert_eq!(brain.on(Event::Validated(good()), at(0)), [Effect::Apply(oid('a'))]);
@@ -219,7 +219,7 @@ fn a_person_who_asks_while_the_host_is_away_is_answered_when_it_is_back() {
 
 #[test]
 fn what_needs_a_person_stalls() {
-    let (mut brain, _) = Brain::new(POLL_INTERVAL, (None, None), false, (7, at(0)));
+    let (mut brain, _) = Brain::new(POLL_INTERVAL, None, None, false, 7, at(0));
     brain.on(Event::Polled(Err(fault(false))), at(0));
     assert_eq!((brain.state(), brain.wake_at()), (SourceState::Stalled, Some(at(30))));
 }
@@ -240,7 +240,7 @@ fn webhooks_while_something_is_under_way_are_one() {
 
 #[test]
 fn the_next_leader_reads_the_last_good_commit_and_then_looks() {
-    let (mut brain, effects) = Brain::new(POLL_INTERVAL, (Some(oid('a')), None), false, (7, at(0)));
+    let (mut brain, effects) = Brain::new(POLL_INTERVAL, Some(oid('a')), None, false, 7, at(0));
     assert_eq!(effects, [Effect::Restore(oid('a'))]);
     assert_eq!(brain.on(Event::Restored(Ok(())), at(1)), [Effect::PollTip]);
     // The same commit is validated once by everybody: what was applied by halves is made whole.
@@ -256,7 +256,7 @@ fn under_a_bad_commit_the_next_leader_declares_the_last_good_one() {
         brain.on(Event::Validated(refused(false)), now)
     };
     // The leader before may have ended in the midst of declaring another one.
-    let (mut brain, _) = Brain::new(POLL_INTERVAL, (Some(oid('a')), None), false, (7, at(0)));
+    let (mut brain, _) = Brain::new(POLL_INTERVAL, Some(oid('a')), None, false, 7, at(0));
     brain.on(Event::Restored(Ok(())), at(1));
     assert_eq!(is_refused(&mut brain, at(1)), [Effect::Revalidate(oid('a'))]);
     assert_eq!(brain.on(Event::Revalidated(Ok(Box::new(candidate()))), at(2)), [Effect::Apply(oid('a'))]);
@@ -264,7 +264,7 @@ fn under_a_bad_commit_the_next_leader_declares_the_last_good_one() {
     assert_eq!((brain.applied(), brain.state()), (Some(&oid('a')), SourceState::Refused));
 
     // It can neither be read nor validated for a while: workers need its credentials, so it is tried again.
-    let (mut brain, _) = Brain::new(POLL_INTERVAL, (Some(oid('a')), None), false, (7, at(0)));
+    let (mut brain, _) = Brain::new(POLL_INTERVAL, Some(oid('a')), None, false, 7, at(0));
     brain.on(Event::Restored(Err(fault(true))), at(1));
     is_refused(&mut brain, at(1));
     assert_eq!((brain.applied(), brain.state()), (Some(&oid('a')), SourceState::Refused));
@@ -278,7 +278,7 @@ fn under_a_bad_commit_the_next_leader_declares_the_last_good_one() {
     assert_eq!(brain.on(Event::Validated(good()), at(123)), [Effect::Apply(oid('c'))], "a good one is better");
 
     // The host is away: what is known of the last good one is enough.
-    let (mut brain, _) = Brain::new(POLL_INTERVAL, (Some(oid('a')), None), false, (7, at(0)));
+    let (mut brain, _) = Brain::new(POLL_INTERVAL, Some(oid('a')), None, false, 7, at(0));
     brain.on(Event::Restored(Ok(())), at(1));
     assert_eq!(brain.on(Event::Polled(Err(fault(true))), at(1)), [Effect::Revalidate(oid('a'))]);
 }
@@ -390,7 +390,7 @@ fn what_was_taken_away_by_hand_comes_back() {
 
 #[test]
 fn it_never_spins() {
-    let (mut brain, _) = Brain::new(POLL_INTERVAL, (None, None), false, (7, at(0)));
+    let (mut brain, _) = Brain::new(POLL_INTERVAL, None, None, false, 7, at(0));
     let mut now = at(0);
     brain.on(Event::Polled(Err(fault(false))), now);
     for _ in 0..200 {
@@ -404,7 +404,7 @@ fn it_never_spins() {
 
 #[test]
 fn a_paused_source_reads_what_workers_need_and_nothing_else() {
-    let (mut brain, effects) = Brain::new(POLL_INTERVAL, (Some(oid('a')), None), true, (7, at(0)));
+    let (mut brain, effects) = Brain::new(POLL_INTERVAL, Some(oid('a')), None, true, 7, at(0));
     assert_eq!(effects, [Effect::Restore(oid('a'))]);
     assert_eq!(brain.on(Event::Restored(Err(fault(true))), at(1)), []);
     assert_eq!(brain.wake_at(), Some(at(61)));

@@ -20,7 +20,7 @@ use super::{
 use crate::{
     body::{
         memory::{MIN_COUNTED_BYTES, RequestMemory},
-        read,
+        read::{self, Pace},
         reply::ReplyBody,
         upload::Upload,
     },
@@ -166,17 +166,18 @@ async fn answered(stack: &Stack, request: Request<Incoming>) -> Result<Response<
     let latest = Instant::now() + limits.deadline;
     let limit = limits.body.saturating_add(FRAME_PREFIX);
     let coding = coding(&head.headers).unwrap_or(Coding::Identity);
-    let first = read::piece(&mut incoming, limits.body_idle, latest).await.map_err(status)?.unwrap_or_default();
+    let pace = Pace { pause: limits.body_idle, deadline: latest };
+    let first = read::piece(&mut incoming, pace).await.map_err(status)?.unwrap_or_default();
     if coding == Coding::Identity
         && is_part(&first)
         && let Some(leading) = first.get(FRAME_PREFIX..).and_then(model_name::leading)
     {
-        return Box::pin(begun(stack, (head, wait), (leading, first.clone()), incoming)).await;
+        return Box::pin(begun(stack, head, wait, leading, first.clone(), incoming)).await;
     }
     // The message is small, or compressed: its name is known when all of it is here.
     let permit = stack.admission.enter().map_err(status)?;
     let memory = memory(stack, &head, coding, &first);
-    let body = read::rest(first, &mut incoming, limit, (limits.body_idle, latest), &memory).await;
+    let body = read::rest(first, &mut incoming, limit, pace, &memory).await;
     let body = body.map_err(status)?;
     let message = unframed(body.clone(), coding, limits.body, &memory).await?;
     drop(permit);
@@ -222,11 +223,14 @@ fn is_part(first: &Bytes) -> bool {
     frame::first(first).is_some_and(|(_, length)| length > first.len() - FRAME_PREFIX)
 }
 
-/// Answers a call of which the names have come, and not yet all of the tensors: it waits for its model without them.
+/// Answers a call of which the names have come, in `leading`, and not yet all of the tensors: it waits for its model
+/// without them. `first` are the bytes that came.
 async fn begun(
     stack: &Stack,
-    (head, wait): (Arc<Parts>, Option<Duration>),
-    (leading, first): (&[u8], Bytes),
+    head: Arc<Parts>,
+    wait: Option<Duration>,
+    leading: &[u8],
+    first: Bytes,
     incoming: Incoming,
 ) -> Result<Response<ReplyBody>, Status> {
     let names = model_name::names(leading).unwrap_or_default();

@@ -11,7 +11,7 @@ use tokio::time::Instant;
 
 use crate::{
     body::{
-        read,
+        read::{self, Pace},
         upload::{Bounds, Upload},
     },
     ingress::model_name,
@@ -36,7 +36,8 @@ pub(super) async fn of<'h>(
     headers: &'h HeaderMap,
     path: &[u32],
     mut incoming: Incoming,
-    (bounds, deadline): (Bounds, Instant),
+    bounds: Bounds,
+    deadline: Instant,
 ) -> Result<ModelCall<'h>, InferError> {
     // A call for several models is read whole; one for a single model passes, and may be a stream.
     let bounds_of =
@@ -71,7 +72,8 @@ pub(super) async fn of<'h>(
             }
         }
         let end = if here.len() < FIRST_BYTES { first_deadline } else { deadline };
-        let Some(piece) = read::piece(&mut incoming, bounds.pause(), end).await? else {
+        let pace = Pace { pause: bounds.pause(), deadline: end };
+        let Some(piece) = read::piece(&mut incoming, pace).await? else {
             return Err(InferError::Invalid("the request ends within its first message".to_owned()));
         };
         charge.grow_to(here.capacity().max(here.len() + piece.len()))?;

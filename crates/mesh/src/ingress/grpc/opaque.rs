@@ -91,7 +91,7 @@ async fn answered(stack: &Stack, head: Parts, incoming: Incoming) -> Result<Resp
     };
     let longest = stack.limits.deadline;
     let deadline = Instant::now() + timeout.map_or(longest, |timeout| timeout.min(longest));
-    let call = model_call::of(&head.headers, path, incoming, (stack.bounds(), deadline)).await.map_err(status)?;
+    let call = model_call::of(&head.headers, path, incoming, stack.bounds(), deadline).await.map_err(status)?;
     let model_call::ModelCall { models, mut upload } = call;
     let [model] = &models[..] else {
         if !models.is_empty() {

@@ -71,9 +71,7 @@ pub(super) async fn answer(stack: &Stack, head: &Arc<Parts>, body: &mut Option<I
     };
     let Some(entry) = choose(&entries) else { return ErrorResponse::no_such_path().into_response() };
     let reply = match head.method {
-        Method::POST => {
-            ask(stack, head, body, (entry.name.key(), None), |head, coding| Document { head, coding }).await
-        }
+        Method::POST => ask(stack, head, body, entry.name.key(), None, |head, coding| Document { head, coding }).await,
         Method::GET | Method::HEAD => Ok(describe(&entries, entry)),
         _ => Err(ErrorResponse::wrong_verb(ALLOWED_METHODS)),
     };
@@ -107,9 +105,9 @@ fn describe(entries: &[Arc<DeploymentState>], entry: &DeploymentState) -> Respon
         "version": target.map(|target| &*target.version),
         "ready": route.any_ready(),
     });
-    if let Some((input, output)) = schemas {
-        described_as["input_schema"] = input.clone();
-        described_as["output_schema"] = output.clone();
+    if let Some(schemas) = schemas {
+        described_as["input_schema"] = schemas.input.clone();
+        described_as["output_schema"] = schemas.output.clone();
     }
     if entries.len() > 1 {
         described_as["deployments"] = entries.iter().map(|entry| entry.name.as_str()).collect();

@@ -8,7 +8,7 @@ use tokio::time::Instant;
 
 use super::infer;
 use crate::{
-    body::read,
+    body::read::{self, Pace},
     offload,
     oip::{
         self, Layout,
@@ -28,7 +28,7 @@ pub(super) async fn read(
 ) -> Result<(Bytes, Option<u64>), InferError> {
     let limits = &stack.limits;
     let Some(incoming) = body else { return Err(InferError::Cancelled) };
-    let pace = (limits.body_idle, Instant::now() + limits.deadline);
+    let pace = Pace { pause: limits.body_idle, deadline: Instant::now() + limits.deadline };
     let whole = read::read(incoming, limits.body, pace, &stack.memory).await?;
     *body = None;
     let Ok(coding) = infer::coding(&head.headers) else { return Ok((whole, None)) };

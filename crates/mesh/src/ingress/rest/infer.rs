@@ -55,7 +55,7 @@ impl Codec for Inference {
         let length = body.len();
         // Tensors are held until the request is answered.
         let decoded = match upload.memory().take_beside(&body, weight(headers, &body)) {
-            Ok(tensors) => decode(headers, self.coding, body, (upload.limit(), tensors), || runner.signature()).await,
+            Ok(tensors) => decode(headers, self.coding, body, upload.limit(), tensors, || runner.signature()).await,
             Err(error) => Err(error),
         };
         let read = decoded.and_then(|(mut decoded, tensors)| {
@@ -112,7 +112,8 @@ async fn decode(
     headers: &HeaderMap,
     coding: Coding,
     body: Bytes,
-    (limit, mut tensors): (usize, Charge),
+    limit: usize,
+    mut tensors: Charge,
     signature: impl Fn() -> Arc<Signature>,
 ) -> Result<(Decoded, Charge), InferError> {
     let length = headers.get(oip::HEADER_LENGTH);

@@ -14,6 +14,7 @@ use std::sync::Arc;
 use berth_spec::{InferError, InferResponse};
 use http::{HeaderValue, Method, Response, Uri, Version, header, request::Parts};
 
+use self::events::EventLabels;
 use super::document::{answered, plain};
 use crate::{
     body::{reply::ReplyBody, upload::Upload},
@@ -103,10 +104,9 @@ impl Codec for PlainInference {
         };
         let request = offload::run(length, read).await.map_err(|error| runner.failed(error))?;
         if form == Form::GenerateStream && runner.model().is_some_and(|model| model.streams()) {
-            let (name, id) = (runner.model_name(), request.id.clone());
-            let call = upload.instead(framed(&oip::grpc::message(&name, "", request)));
-            let limit = upload.limit();
-            return self.stream(runner, (call, limit), (name, id)).await;
+            let labels = EventLabels { model_name: runner.model_name(), id: request.id.clone() };
+            let call = upload.instead(framed(&oip::grpc::message(&labels.model_name, "", request)));
+            return self.stream(runner, call, upload.limit(), labels).await;
         }
         match runner.infer(request).await? {
             LocalOutcome::Moved(why) => Ok(LocalOutcome::Moved(why)),
@@ -134,14 +134,15 @@ impl PlainInference {
     async fn stream<R: Runner>(
         &self,
         runner: &mut R,
-        (mut call, limit): (Upload, usize),
-        asked: (Arc<str>, Option<String>),
+        mut call: Upload,
+        limit: usize,
+        labels: EventLabels,
     ) -> Result<LocalOutcome<Response<ReplyBody>>, Failure> {
         match runner.exchange(self.call(), &mut call).await? {
             LocalOutcome::Moved(why) => Ok(LocalOutcome::Moved(why)),
             LocalOutcome::Answered(response) => {
                 let memory = Arc::clone(call.memory());
-                let events = events::of(response, asked, (limit, memory)).map_err(|error| runner.failed(error))?;
+                let events = events::of(response, labels, limit, memory).map_err(|error| runner.failed(error))?;
                 Ok(LocalOutcome::Answered(events))
             }
         }

@@ -31,11 +31,11 @@ pub(super) fn render(wanted: &InferencePool, model: &ModelDeployment, identity: 
             },
         },
     });
-    let route = wanted.gateway().map(|gateway| route(wanted, gateway, identity));
+    let route = wanted.gateway().map(|(namespace, gateway)| route(wanted, namespace, gateway, identity));
     [pool].into_iter().chain(route).collect()
 }
 
-fn route(wanted: &InferencePool, (namespace, gateway): (&str, &str), identity: &Identity) -> Value {
+fn route(wanted: &InferencePool, namespace: &str, gateway: &str, identity: &Identity) -> Value {
     let backend = json!({ "group": POOLS, "kind": "InferencePool", "name": identity.name });
     let mut spec = json!({
         "parentRefs": [{ "namespace": namespace, "name": gateway }],

@@ -84,12 +84,12 @@ impl SelfMade {
     fn make(&self, names: Vec<SanType>) -> Result<std::io::Result<()>, rcgen::Error> {
         let (from, until) = (SystemTime::now() - SKEW, SystemTime::now() + VALIDITY);
         let ca_key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256)?;
-        let mut ca = params("berth first-day CA", (from, until));
+        let mut ca = params("berth first-day CA", from, until);
         ca.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
         ca.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
         let ca_pem = ca.self_signed(&ca_key)?.pem();
         let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256)?;
-        let mut server = params("berth", (from, until));
+        let mut server = params("berth", from, until);
         server.use_authority_key_identifier_extension = true;
         server.key_usages = vec![KeyUsagePurpose::DigitalSignature];
         server.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
@@ -102,7 +102,7 @@ impl SelfMade {
     }
 }
 
-fn params(subject: &str, (from, until): (SystemTime, SystemTime)) -> CertificateParams {
+fn params(subject: &str, from: SystemTime, until: SystemTime) -> CertificateParams {
     let mut params = CertificateParams::default();
     params.distinguished_name = DistinguishedName::new();
     params.distinguished_name.push(DnType::CommonName, subject);

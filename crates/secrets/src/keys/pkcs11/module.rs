@@ -69,7 +69,8 @@ impl KeyHandle {
     /// # Errors
     /// The module, the token, the key or the PIN is not there or not the right one, or the module hangs.
     pub(super) fn open<T: Send + 'static>(
-        (uri, kind): (&Pkcs11Uri, KeyType),
+        uri: &Pkcs11Uri,
+        kind: KeyType,
         around: &KeyEnvironment,
         read: impl FnOnce(&Access, &Session, ObjectHandle) -> Result<T, KeyError> + Send + 'static,
     ) -> Result<(Self, T), KeyError> {
@@ -296,7 +297,7 @@ mod tests {
         MODULES.lock().expect("no panic").push((path.to_owned(), module));
         let uri: Pkcs11Uri = "pkcs11:token=t;object=o?module-path=/nowhere/hangs.so".parse().expect("a URI");
         for _ in 0..3 {
-            let error = KeyHandle::open((&uri, KeyType::RSA), &KeyEnvironment::default(), |_, _, _| Ok(()))
+            let error = KeyHandle::open(&uri, KeyType::RSA, &KeyEnvironment::default(), |_, _, _| Ok(()))
                 .map(drop)
                 .expect_err("it hangs");
             assert!(error.silent && error.transient, "{error:?}");

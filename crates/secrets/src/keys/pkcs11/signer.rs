@@ -33,7 +33,7 @@ impl HsmSigner {
     /// # Errors
     /// The module, the token, the key or the PIN is not there or not the right one, the key is of another curve, or the module hangs.
     pub fn open(uri: &Pkcs11Uri, around: &KeyEnvironment) -> Result<Self, KeyError> {
-        let (key, public) = KeyHandle::open((uri, KeyType::EC), around, public)?;
+        let (key, public) = KeyHandle::open(uri, KeyType::EC, around, public)?;
         Ok(Self { key, public })
     }
 

@@ -190,8 +190,8 @@ impl Vault {
         let Some(secret) = self.secrets.get_mut(key) else { return };
         match found {
             Err(problem) => secret.failed(problem, chance, now),
-            Ok(found) => {
-                let old = secret.read(found, chance, now);
+            Ok((credential, scope, lease)) => {
+                let old = secret.read(credential, scope, lease, chance, now);
                 if token != self.token.number && secret.held.is_some() {
                     // It was leased with a token that has been replaced meanwhile.
                     (secret.job, secret.due) = (Job::Read, Some(now));

@@ -236,7 +236,8 @@ fn residency() -> impl Strategy<Value = Residency> {
             Preparing::Artifact,
             Preparing::Code,
             Preparing::SystemPackages,
-            Preparing::Environment
+            Preparing::Environment(None),
+            Preparing::Environment(Some("downloading torch (2.3GiB)".into())),
         ])
         .prop_map(Residency::Preparing),
         Just(Residency::Loading),

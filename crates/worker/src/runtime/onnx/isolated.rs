@@ -20,7 +20,7 @@ use berth_spec::{ByteSize, FailureCategory};
 use self::{engine::RemoteEngine, program::GraphProgram};
 use super::{
     OnnxEngine,
-    model::{Footprint, OnnxModel, Remote},
+    model::{Footprint, ModelIo, OnnxModel, Remote},
     session,
 };
 use crate::runtime::{
@@ -72,8 +72,8 @@ pub(super) fn load(
     let footprint = Footprint { memory, lanes, batchable: graph.unbatched.is_none() };
     let remote = RemoteEngine::new(Arc::clone(&supervisor), Arc::clone(&signature));
     let run_queue = pool.run_queue();
-    let model =
-        OnnxModel::new(Box::new(remote), (signature, graph.named), footprint, &request.serving, run_queue, metrics);
+    let io = ModelIo { signature, named: graph.named };
+    let model = OnnxModel::new(Box::new(remote), io, footprint, &request.serving, run_queue, metrics);
     let model = model.in_process(Remote { supervisor, _pool: pool });
     Ok(Loaded { model: Arc::new(model), memory, measured: memory.0 > 0, note })
 }

@@ -43,6 +43,12 @@ pub(super) struct Footprint {
     pub(super) batchable: bool,
 }
 
+/// Inputs and outputs of a model, as requests are checked against them.
+pub(super) struct ModelIo {
+    pub(super) signature: Arc<Signature>,
+    pub(super) named: NamedDimensions,
+}
+
 pub(super) struct OnnxModel {
     checker: Checker,
     named: NamedDimensions,
@@ -63,7 +69,7 @@ pub(super) struct Remote {
 impl OnnxModel {
     pub(super) fn new(
         engine: Box<dyn Engine>,
-        (signature, named): (Arc<Signature>, NamedDimensions),
+        io: ModelIo,
         footprint: Footprint,
         serving: &Serving,
         run_queue: Arc<RunQueue>,
@@ -71,7 +77,7 @@ impl OnnxModel {
     ) -> Self {
         let limits = limits(serving, footprint);
         let batcher = Batcher::new(engine, limits, run_queue, Arc::clone(&metrics));
-        Self { checker: Checker::new(signature), named, batcher, footprint, metrics, remote: None }
+        Self { checker: Checker::new(io.signature), named: io.named, batcher, footprint, metrics, remote: None }
     }
 
     /// The model whose engine is that process.
@@ -164,7 +170,7 @@ impl LoadedModel for OnnxModel {
     fn validate(&self, warmup: &Warmup) -> Result<Validation, LoadError> {
         let work = match self.warmup(warmup) {
             Ok(Some(work)) => work,
-            Ok(None) => return Ok(Validation::Passed),
+            Ok(None) => return Ok(Validation::NotRun),
             Err(message) => return refused(warmup, message),
         };
         let views: Vec<View<'_>> = work.inputs.iter().map(View::of).collect();

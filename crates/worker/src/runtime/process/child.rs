@@ -24,7 +24,7 @@ use tokio_util::sync::DropGuard;
 use super::{
     egress,
     ended::Ended,
-    footprint,
+    footprint::ProcessMemory,
     frame::{self, Frame, Kind},
     frame_writer::FrameWriter,
     log_reader::{self, Tail},
@@ -58,6 +58,7 @@ const READ_AHEAD: usize = 32 << 10;
 /// dropped.
 pub(in crate::runtime) struct Process {
     child: Child,
+    memory: ProcessMemory,
     line: Arc<UnixStream>,
     cgroup: Cgroup,
     pub(in crate::runtime) tail: Tail,
@@ -99,9 +100,9 @@ impl Process {
         // It holds copies of the process's ends.
         drop(command);
         let child = child.inspect_err(|_| remove(&scratch))?;
-        let (line, tail) = (Arc::new(ours), Tail::default());
+        let (memory, line, tail) = (ProcessMemory::of(child.id()), Arc::new(ours), Tail::default());
         let mut process =
-            Self { child, line, cgroup, tail, reader: None, noise: None, scratch, egress: None, reaped: false };
+            Self { child, memory, line, cgroup, tail, reader: None, noise: None, scratch, egress: None, reaped: false };
         process.noise = Some(log_reader::listen(output, plan.deployment.clone(), process.tail.clone())?);
         if !hosts.is_empty() {
             process.egress = process.open_egress(plan, metrics)?;
@@ -183,11 +184,16 @@ impl Process {
         Ok(())
     }
 
-    /// The memory of the process and of those that it started; `None` where it cannot be seen. The larger of two
-    /// words: a group does not count what the process had before it joined, and its pages do not say what the kernel
-    /// holds for it.
-    pub(in crate::runtime) fn memory(&self) -> Option<ByteSize> {
-        self.cgroup.memory().max(footprint::of(self.child.id()))
+    /// Measures the memory of the process and of those that it started; `None` where it cannot be seen. The larger of
+    /// two words: a group does not count what the process had before it joined, and its pages do not say what the
+    /// kernel holds for it.
+    pub(in crate::runtime) fn measure(&mut self) -> Option<ByteSize> {
+        self.cgroup.memory().max(self.memory.measure(Instant::now()))
+    }
+
+    /// The same in microseconds, a little behind at times.
+    pub(in crate::runtime) fn memory(&mut self) -> Option<ByteSize> {
+        self.cgroup.memory().max(self.memory.refresh(Instant::now()))
     }
 
     /// True if it has ended already.

@@ -176,7 +176,7 @@ fn start(shared: &Arc<Shared>) -> Result<(Process, Loaded), LoadError> {
     };
     match reported {
         Ok(Some(Reported::Loaded(loaded))) => {
-            let memory = process.memory().unwrap_or_default();
+            let memory = process.measure().unwrap_or_default();
             shared.remember(memory);
             shared.up();
             Ok((process, loaded))
@@ -262,10 +262,11 @@ fn serve(shared: &Shared, mut process: Process) -> Option<Ended> {
         }
         if state.look || now.saturating_duration_since(looked) >= POLL_INTERVAL {
             looked = now;
-            state.look = false;
+            let asked = std::mem::take(&mut state.look);
             drop(state);
             let gone = process.has_ended();
-            if let Some(memory) = process.memory().filter(|_| !gone) {
+            let memory = if asked { process.measure() } else { process.memory() };
+            if let Some(memory) = memory.filter(|_| !gone) {
                 shared.remember(memory);
             }
             shared.changed.notify_all();

@@ -9,13 +9,12 @@ use std::{
 };
 
 use berth_mesh::{
-    local::{Batching, Model, Statistics},
+    local::{Batching, DocumentSchemas, Model, Statistics},
     offload,
 };
 use berth_spec::{InferError, InferRequest, Serving, Signature, Tensor, Violation, inference::Shed};
 use bytes::Bytes;
 use futures::{FutureExt as _, future::BoxFuture};
-use serde_json::Value;
 use tokio::{sync::oneshot, time::timeout_at};
 
 use super::{document::Interface, schema::AnswerFault};
@@ -216,8 +215,8 @@ impl Model for PythonModel {
         self.counted(self.call_one(body, deadline)).boxed()
     }
 
-    fn schemas(&self) -> Option<(&Value, &Value)> {
-        Some((self.interface.input.json(), self.interface.output.json()))
+    fn schemas(&self) -> Option<DocumentSchemas<'_>> {
+        Some(DocumentSchemas { input: self.interface.input.json(), output: self.interface.output.json() })
     }
 
     fn statistics(&self) -> Statistics {

@@ -38,7 +38,7 @@ impl LoadedModel for PythonModel {
             warmup => warmup,
         };
         let documents = match self.rehearsal(warmup) {
-            Ok(documents) if documents.is_empty() => return Ok(Validation::Passed),
+            Ok(documents) if documents.is_empty() => return Ok(Validation::NotRun),
             Ok(documents) => documents,
             Err(message) => return refused(warmup, message),
         };

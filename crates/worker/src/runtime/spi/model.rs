@@ -103,7 +103,8 @@ impl ReloadState {
 impl SpiModel {
     pub(super) fn new(
         process: Arc<Process>,
-        (request, size): (LoadModelRequest, ByteSize),
+        request: LoadModelRequest,
+        size: ByteSize,
         declared: Option<Arc<Signature>>,
         concurrency_limit: Option<ConcurrencyLimit>,
         metrics: Arc<ModelMetrics>,
@@ -381,7 +382,7 @@ impl LoadedModel for SpiModel {
 
     fn validate(&self, warmup: &Warmup) -> Result<Validation, LoadError> {
         // Runtimes say by themselves that a model is loaded, and most serve other interfaces: only what somebody gave runs.
-        let Warmup::Given(text) = warmup else { return Ok(Validation::Passed) };
+        let Warmup::Given(text) = warmup else { return Ok(Validation::NotRun) };
         let body = Bytes::copy_from_slice(text.as_bytes());
         let decoded = oip::decode(&body, oip::Layout::Json, &self.signature).and_then(oip::Decoded::with_data);
         let request = decoded.map_err(|error| LoadError::new(FailureCategory::Validation, error.to_string()))?.request;

@@ -261,7 +261,8 @@ impl Drop for StartPermit<'_> {
 /// As of `ready`; or its program has died.
 pub(super) async fn awaited<T>(
     ready: impl Future<Output = Result<T, OpenError>>,
-    (cancel, deaths): (CancellationToken, Arc<AtomicU32>),
+    cancel: &CancellationToken,
+    deaths: &AtomicU32,
     name: &str,
 ) -> Option<Result<T, OpenError>> {
     let dies = async {
@@ -353,18 +354,17 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_process_is_awaited_as_long_as_it_is_wanted_and_may_yet_come_up() {
         let (cancel, deaths) = (CancellationToken::new(), Arc::<AtomicU32>::default());
-        let both = || (cancel.clone(), Arc::clone(&deaths));
-        let found = awaited(async { Ok(7) }, both(), "one").await;
+        let found = awaited(async { Ok(7) }, &cancel, &deaths, "one").await;
         assert!(matches!(found, Some(Ok(7))));
         let late = async {
             sleep(POLL_INTERVAL * 3).await;
             deaths.fetch_add(1, Relaxed);
             std::future::pending::<Result<(), OpenError>>().await
         };
-        let died = awaited(late, both(), "one").await;
+        let died = awaited(late, &cancel, &deaths, "one").await;
         assert!(matches!(died, Some(Err(OpenError::Dies { name, .. })) if name == "one"));
         deaths.store(0, Relaxed);
         cancel.cancel();
-        assert!(awaited(std::future::pending::<Result<(), OpenError>>(), both(), "one").await.is_none());
+        assert!(awaited(std::future::pending::<Result<(), OpenError>>(), &cancel, &deaths, "one").await.is_none());
     }
 }

@@ -27,9 +27,10 @@ fn down(category: FailureCategory) -> Result<(), Miss> {
 fn a_card_is_prepared_before_its_artifact_is_fetched() {
     let mut s = Stage::new();
     assert_eq!(s.whole(vec![carded("a", 10)]), "prepare a; report seen 1 a=Preparing");
-    for step in [Preparing::Code, Preparing::SystemPackages, Preparing::Environment] {
+    let installing = Preparing::Environment(Some("installing 23 packages".into()));
+    for step in [Preparing::Code, Preparing::SystemPackages, Preparing::Environment(None), installing] {
         let ticket = s.ticket("a");
-        s.on(Event::Preparing { revision: id("a"), ticket, step });
+        s.on(Event::Preparing { revision: id("a"), ticket, step: step.clone() });
         assert_eq!(s.residency("a"), Some(Residency::Preparing(step)));
     }
     assert_eq!(s.prepared("a", Ok(()), &[]), "fetch a; report seen 1 a=Fetching");

@@ -128,14 +128,21 @@ class saved_model:
         return saved_model.Loaded(open(os.path.join(path, 'saved_model.pb')).read().split())
 ";
 
-/// A framework: the format, the name of its module, and a stand-in for it.
-type Framework = (&'static str, &'static str, &'static str);
+/// A framework, and a stand-in for its module.
+struct Framework {
+    /// The format of its models.
+    format: &'static str,
+    module: &'static str,
+    /// Source text of the stand-in.
+    text: &'static str,
+}
 
-const PYTORCH: Framework = ("pytorch", "torch", TORCH);
-const KERAS: Framework = ("tensorflow", "tensorflow", TENSORFLOW);
+const PYTORCH: Framework = Framework { format: "pytorch", module: "torch", text: TORCH };
+const KERAS: Framework = Framework { format: "tensorflow", module: "tensorflow", text: TENSORFLOW };
 
 /// The card of a model without a card.
-fn of_format((format, module, text): Framework, name: &'static str, artifact: &[u8]) -> Card {
+fn of_format(framework: Framework, name: &'static str, artifact: &[u8]) -> Card {
+    let Framework { format, module, text } = framework;
     let function = |name: &str| json!({"module": "berth.estimators", "function": name});
     let numbers = json!({"type": "array", "minItems": 4, "maxItems": 4, "items": {"type": "number"}});
     let input = json!({"type": "object", "required": ["features"], "properties": {"features": numbers}});

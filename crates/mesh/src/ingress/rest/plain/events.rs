@@ -23,8 +23,14 @@ use crate::{
     },
 };
 
-/// The name under which the client asked, and its id.
-type NameAndId = (Arc<str>, Option<String>);
+/// The names that every event of a stream carries.
+#[derive(Debug, Clone)]
+pub(super) struct EventLabels {
+    /// The name under which the client asked for the model.
+    pub(super) model_name: Arc<str>,
+    /// The client's name for its request.
+    pub(super) id: Option<String>,
+}
 
 /// An answer of events.
 fn response(body: ReplyBody) -> Response<ReplyBody> {
@@ -46,8 +52,9 @@ pub(super) fn whole(event: Bytes) -> Response<ReplyBody> {
 /// The model refused the request before its first answer.
 pub(super) fn of(
     stream: Response<ReplyBody>,
-    asked: NameAndId,
-    bounds: (usize, Arc<RequestMemory>),
+    labels: EventLabels,
+    limit: usize,
+    memory: Arc<RequestMemory>,
 ) -> Result<Response<ReplyBody>, InferError> {
     if let Some(status) = Status::from_header_map(stream.headers()).filter(|status| status.code() != tonic::Code::Ok) {
         let message = status.message().to_owned();
@@ -56,18 +63,19 @@ pub(super) fn of(
             _ => InferError::Model(message),
         });
     }
-    Ok(response(ReplyBody::Events(Box::pin(events(stream.into_body(), asked, bounds)))))
+    Ok(response(ReplyBody::Events(Box::pin(events(stream.into_body(), labels, limit, memory)))))
 }
 
 /// Events of the messages in a body. One that failed, or cannot be told, is the last.
 fn events(
     body: ReplyBody,
-    asked: NameAndId,
-    (limit, memory): (usize, Arc<RequestMemory>),
+    labels: EventLabels,
+    limit: usize,
+    memory: Arc<RequestMemory>,
 ) -> impl Stream<Item = Bytes> + Send {
     let charge = memory.charge();
     futures::stream::unfold(Some((body, BytesMut::new(), charge)), move |reading| {
-        let (asked, memory) = (asked.clone(), Arc::clone(&memory));
+        let (labels, memory) = (labels.clone(), Arc::clone(&memory));
         async move {
             let (mut body, mut pending, mut charge) = reading?;
             loop {
@@ -77,7 +85,7 @@ fn events(
                         let message = pending.split_to(FRAME_PREFIX + length).freeze().slice(FRAME_PREFIX..);
                         // What is left of the next message counts again when more of it comes.
                         charge = memory.charge();
-                        match told(message, &asked) {
+                        match told(message, &labels) {
                             Some(Ok(event)) => return Some((memory.answer(event), Some((body, pending, charge)))),
                             Some(Err(event)) => return Some((event, None)),
                             None => continue,
@@ -106,7 +114,7 @@ fn events(
 }
 
 /// The event of a message; `None`: it says only that the answers are over. `Err`: nothing follows it.
-fn told(message: Bytes, (name, id): &NameAndId) -> Option<Result<Bytes, Bytes>> {
+fn told(message: Bytes, labels: &EventLabels) -> Option<Result<Bytes, Bytes>> {
     let Ok(message) = ModelStreamInferResponse::decode(message) else {
         return Some(Err(failed(&Status::internal("the model's answer cannot be read"))));
     };
@@ -120,8 +128,13 @@ fn told(message: Bytes, (name, id): &NameAndId) -> Option<Result<Bytes, Bytes>> 
     let ModelInferResponse { model_version, .. } = &response;
     let version = model_version.clone();
     let document = grpc::outputs(response).and_then(|outputs| {
-        let (parameters, id) = (Default::default(), id.as_deref());
-        encode(Answer { model_name: name, model_version: &version, id, parameters: &parameters, outputs: &outputs })
+        encode(Answer {
+            model_name: &labels.model_name,
+            model_version: &version,
+            id: labels.id.as_deref(),
+            parameters: &Default::default(),
+            outputs: &outputs,
+        })
     });
     Some(match document {
         Ok(document) => Ok(event(&document).into()),
@@ -163,7 +176,8 @@ mod tests {
     async fn events_of(pieces: Vec<Result<Bytes, Status>>) -> Vec<String> {
         let body = ReplyBody::Stream(Box::pin(futures::stream::iter(pieces)));
         let memory = RequestMemory::new(1 << 20, Shape::new(false));
-        let events = events(body, ("m".into(), Some("7".to_owned())), (100, memory));
+        let labels = EventLabels { model_name: "m".into(), id: Some("7".to_owned()) };
+        let events = events(body, labels, 100, memory);
         events.map(|event| String::from_utf8(event.to_vec()).expect("UTF-8")).collect().await
     }
 
@@ -185,7 +199,8 @@ mod tests {
         let whole = message(&"a".repeat(20_000));
         let pieces: Vec<_> = whole.chunks(1_000).map(|piece| Ok(Bytes::copy_from_slice(piece))).collect();
         let body = ReplyBody::Stream(Box::pin(futures::stream::iter(pieces)));
-        let events: Vec<_> = events(body, ("m".into(), None), (1 << 20, Arc::clone(&memory))).collect().await;
+        let labels = EventLabels { model_name: "m".into(), id: None };
+        let events: Vec<_> = events(body, labels, 1 << 20, Arc::clone(&memory)).collect().await;
         assert!(events.len() == 1 && events[0].windows(9).any(|word| word == b"too_large"), "{events:?}");
         assert_eq!(memory.used(), 0);
     }
