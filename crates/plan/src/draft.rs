@@ -1,6 +1,7 @@
 //! The plan in the making: a layer over the world that holds what this plan changes. `draft/room.rs` owns the arithmetic
 //! of memory, cores, GPUs and counts. Knows no step of planning: `open.rs` takes deployments through theirs.
 
+mod arrivals;
 mod bucket;
 mod room;
 mod runtimes;
@@ -22,11 +23,11 @@ pub(crate) use self::{
     runtimes::{RuntimeLimit, RuntimeUse},
     works::{WorkIndex, Works},
 };
-use self::{bucket::WorkerBuckets, room::WorkerChanges, version::Version};
+use self::{bucket::WorkerBuckets, room::ChangesByWorker, version::Version};
 use crate::{
     Replica, Revisions, Rollout, World, claim,
     planned::Evicted,
-    world::{Rank, TrackedDeployment, TrackedWorker, Verdict, WorkerIndex},
+    world::{Rank, TrackedDeployment, TrackedWorker, Verdict},
 };
 
 /// The plan in the making.
@@ -34,7 +35,7 @@ pub(crate) struct Draft<'w> {
     pub(crate) world: &'w World,
     pub(crate) now: Time,
     works: Works<'w>,
-    changes: BTreeMap<WorkerIndex, WorkerChanges>,
+    changes: ChangesByWorker,
     /// The workers that can be reached, sorted; made when it is first asked for.
     buckets: Option<WorkerBuckets<'w>>,
     /// The newest version, while workers of older ones count as being replaced.
@@ -175,7 +176,7 @@ impl<'w> Draft<'w> {
             world,
             now,
             works: Works::default(),
-            changes: BTreeMap::new(),
+            changes: ChangesByWorker::default(),
             buckets: None,
             newest: OnceCell::new(),
             by_region: OnceCell::new(),
@@ -190,7 +191,7 @@ impl<'w> Draft<'w> {
         self.works.add(work);
     }
 
-    /// Adds deployments as the first ones, in the order of their names.
+    /// Adds all deployments that there are, in the order of their names.
     #[expect(clippy::vec_box, reason = "slots hold boxes, so that growing moves pointers and not deployments")]
     pub(crate) fn fill(&mut self, works: Vec<Box<Work<'w>>>) {
         self.works.fill(works);
@@ -208,14 +209,19 @@ impl<'w> Draft<'w> {
         &self.works
     }
 
+    /// Takes all deployments out, in the order of their names: the plan is made.
+    pub(crate) fn take_works(&mut self) -> impl Iterator<Item = Box<Work<'w>>> + use<'w> {
+        std::mem::take(&mut self.works).into_by_name()
+    }
+
     /// Replicas on a worker in this plan, the first to be evicted first.
     pub(crate) fn eviction_order<'a>(&'a self, worker: &'a WorkerId) -> impl Iterator<Item = &'a Rank> {
         let index = self.world.workers.index(worker);
-        let changes = index.and_then(|index| self.changes.get(&index));
+        let changes = index.and_then(|index| self.changes.get(index));
         let stayed = index.into_iter().flat_map(|index| &self.world.workers.at(index).1.order);
         let leaves = move |rank: &Rank| changes.is_some_and(|changes| changes.left.contains(&rank.revision));
         let mut stayed = stayed.filter(move |rank| !leaves(rank)).peekable();
-        let mut arrived = changes.into_iter().flat_map(|changes| &changes.arrived).peekable();
+        let mut arrived = changes.into_iter().flat_map(|changes| changes.arrived.in_order()).peekable();
         std::iter::from_fn(move || match (stayed.peek(), arrived.peek()) {
             (Some(old), Some(new)) if new < old => arrived.next(),
             (Some(_), _) => stayed.next(),
@@ -226,6 +232,7 @@ impl<'w> Draft<'w> {
     /// Places a replica on a worker: claims its room and ranks the deployment's replicas anew.
     pub(crate) fn put(&mut self, work: &mut Work<'_>, replica: Replica) {
         let before = work.ranks();
+        work.replicas.reserve_exact(1); // nearly always the only one
         work.replicas.push(replica.clone());
         work.replicas.sort();
         self.claim(work.entry, &replica, work.rank(&replica.revision));

@@ -38,7 +38,7 @@ pub(crate) fn settle_for(draft: &mut Draft<'_>, work: &mut Work<'_>, goal: u32) 
 /// answer elsewhere.
 pub(crate) fn shed(draft: &mut Draft<'_>, work: &mut Work<'_>, revision: &RevisionId) {
     let surplus = surplus(draft, work, revision);
-    let name = work.name().clone();
+    let name = work.name();
     for replica in &surplus {
         let (severity, reason, why) = match lost::standing(draft, work, replica) {
             Standing::Stays => continue,
@@ -46,7 +46,7 @@ pub(crate) fn shed(draft: &mut Draft<'_>, work: &mut Work<'_>, revision: &Revisi
             Standing::Gone { .. } => (Severity::Warning, "ReplicaLost", "the worker did not come back"),
         };
         let message = format!("{name} left {}: {why}", replica.worker);
-        draft.tell(severity, reason, &name, Some(&replica.worker), message);
+        draft.tell(severity, reason, name, Some(&replica.worker), message);
     }
     draft.drop_replicas(work, |replica| surplus.contains(replica));
 }

@@ -3,7 +3,7 @@
 use std::{cmp::Reverse, collections::BTreeMap, sync::Arc};
 
 use berth_spec::{
-    AssignmentChange, DeploymentName, Event, Generation, Placed, RevisionId, Time, event::Severity, routes::Readiness,
+    AssignmentChange, DeploymentName, Event, Generation, Placed, Time, event::Severity, routes::Readiness,
 };
 
 use crate::{
@@ -12,7 +12,7 @@ use crate::{
     planned::Note,
     proof::Settings,
     route, scale,
-    world::{Prospect, Rank, Verdict, WorkerIndex, World},
+    world::{Prospect, Rank, TrackedDeployment, Verdict, WorkerIndex, World},
 };
 
 /// Deployments that are not ready and are named in the readiness: enough to start looking, and one line.
@@ -28,7 +28,7 @@ pub(crate) fn finish(mut draft: Draft<'_>) -> Planned {
     let mut planned = Planned {
         generation: world.generation,
         at: now,
-        records: BTreeMap::new(),
+        records: Vec::new(),
         assignments: BTreeMap::new(),
         routes: Vec::new(),
         withdrawn: Vec::new(),
@@ -38,48 +38,47 @@ pub(crate) fn finish(mut draft: Draft<'_>) -> Planned {
         evicted: std::mem::take(&mut draft.evicted),
         wake_at: None,
         loss: None,
-        notes: BTreeMap::new(),
+        notes: Vec::new(),
     };
     tell_loss(&draft, &mut planned);
-    tell_verdicts(&draft, &mut planned.events);
-    scale::tell_grown(&draft, &mut planned.events);
-    // Trees are made of sorted lists in the end: much faster than one by one, and they take less memory.
-    let (mut records, mut notes, mut residents) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut grown, mut residents) = (Vec::new(), Vec::new());
     let mut changes = Changes::new();
-    for (name, work) in draft.works().iter() {
-        let record = record(work, next);
-        assign(world, work, record.as_ref(), next, &mut changes);
-        if work.entry.deployment.deleting {
-            if work.entry.routed != 0 {
+    make_room(&mut planned, draft.works().len());
+    // Deployments are taken out one by one: what becomes part of the plan is moved there, and the rest is given back while
+    // it is at hand.
+    for mut work in draft.take_works() {
+        tell_verdict(&work, now, &mut planned.events);
+        scale::tell_grown(&draft, &work, &mut grown);
+        let (name, entry, record) = (work.name(), work.entry, record(&mut work, next));
+        assign(world, entry, record.as_ref(), next, &mut changes);
+        if entry.deployment.deleting {
+            if entry.routed != 0 {
                 planned.withdrawn.push(name.clone());
             }
             if record.is_none() && !world.held_anywhere(name) {
                 planned.gone.push(name.clone());
             } else {
-                notes.push((name.clone(), note(work, now, UNROUTED)));
+                planned.notes.push((name.clone(), note(*work, now, UNROUTED)));
             }
         } else {
-            let route = route::derive(world, work.entry, record.as_ref(), holding(work, now));
+            let route = route::derive(world, entry, record.as_ref(), holding(&work, now));
             let routed = route::fingerprint(&route);
-            notes.push((
-                name.clone(),
-                Note { idle_evicted: work.idle_evicted && record.is_none(), ..note(work, now, routed) },
-            ));
-            if routed != work.entry.routed {
+            let idle_evicted = work.idle_evicted && record.is_none();
+            planned.notes.push((name.clone(), Note { idle_evicted, ..note(*work, now, routed) }));
+            if routed != entry.routed {
                 planned.routes.push(route);
             }
         }
-        if work.entry.must_be_resident() {
+        if entry.must_be_resident() {
             residents.push((name, world.is_resident(record.as_ref())));
         }
-        if record.as_ref() != work.entry.record() {
-            records.push((name.clone(), record));
+        if record.as_ref() != entry.record() {
+            planned.records.push((name.clone(), record));
         }
     }
-    (planned.records, planned.notes) = (records.into_iter().collect(), notes.into_iter().collect());
-    for name in world.orphans.keys() {
-        planned.records.insert(name.clone(), None);
-    }
+    planned.events.append(&mut grown);
+    add_orphans(world, &mut planned.records);
+    give_room_back(&mut planned);
     for index in world.limits_untold().iter().filter_map(|worker| world.workers.index(worker)) {
         let _ = WorkerChange::of(&mut changes, world, index, next);
     }
@@ -92,6 +91,29 @@ pub(crate) fn finish(mut draft: Draft<'_>) -> Planned {
     }
     planned.wake_at = wake_at(world, &planned);
     planned
+}
+
+/// Makes room for as much as there may be: a list that grows is copied again and again.
+fn make_room(planned: &mut Planned, deployments: usize) {
+    planned.records.reserve_exact(deployments);
+    planned.notes.reserve_exact(deployments);
+    planned.routes.reserve_exact(deployments);
+}
+
+/// Gives back what was not needed of that: the plan is kept until it is stored.
+fn give_room_back(planned: &mut Planned) {
+    planned.records.shrink_to_fit();
+    planned.notes.shrink_to_fit();
+    planned.routes.shrink_to_fit();
+    planned.events.shrink_to_fit();
+}
+
+/// Adds the records whose deployment is not declared: they are deleted.
+fn add_orphans(world: &World, records: &mut Vec<(DeploymentName, Option<Record>)>) {
+    if !world.orphans.is_empty() {
+        records.extend(world.orphans.keys().map(|name| (name.clone(), None)));
+        records.sort_by(|(one, _), (other, _)| one.cmp(other));
+    }
 }
 
 /// Tells that many workers were lost at once, and that this is over.
@@ -119,7 +141,8 @@ fn tell_loss(draft: &Draft<'_>, planned: &mut Planned) {
 }
 
 /// Tells why something is not as wanted: once, not with every plan that finds the same.
-fn tell_verdicts(draft: &Draft<'_>, events: &mut Vec<Event>) {
+fn tell_verdict(work: &Work<'_>, now: Time, events: &mut Vec<Event>) {
+    let Some(verdict) = &work.verdict else { return };
     let reason = |verdict: &Verdict| match verdict {
         Verdict::NoCapacity { .. } => "NoCapacity",
         Verdict::Failed { .. } => "LoadFailed",
@@ -128,26 +151,23 @@ fn tell_verdicts(draft: &Draft<'_>, events: &mut Vec<Event>) {
         Verdict::SurgeWaits { .. } => "SurgeWaits",
         Verdict::LeaveWaits { .. } => "LeaveWaits",
     };
-    for (name, work) in draft.works().iter() {
-        let Some(verdict) = &work.verdict else { continue };
-        if work.entry.verdict().map(reason) != Some(reason(verdict)) {
-            events.push(Event {
-                at: draft.now,
-                severity: Severity::Warning,
-                reason: reason(verdict),
-                message: format!("{name}: {}", verdict.message()),
-                deployment: Some(name.clone()),
-                worker: None,
-                function: None,
-            });
-        }
+    if work.entry.verdict().map(reason) != Some(reason(verdict)) {
+        events.push(Event {
+            at: now,
+            severity: Severity::Warning,
+            reason: reason(verdict),
+            message: format!("{}: {}", work.name(), verdict.message()),
+            deployment: Some(work.name().clone()),
+            worker: None,
+            function: None,
+        });
     }
 }
 
 /// The record that is left, if any: none for a deployment without replicas, unless its rollout must be remembered.
 /// Keeps its old number if nothing in it changed.
-fn record(work: &Work<'_>, generation: Generation) -> Option<Record> {
-    let rollout = work.rollout.clone()?;
+fn record(work: &mut Work<'_>, generation: Generation) -> Option<Record> {
+    let rollout = work.rollout.take()?;
     let remembered = match &rollout {
         Rollout::Stuck { .. } => true,
         Rollout::Surging { .. } | Rollout::Recreating { .. } => work.target > 0,
@@ -158,10 +178,9 @@ fn record(work: &Work<'_>, generation: Generation) -> Option<Record> {
     if work.entry.deployment.deleting || (work.replicas.is_empty() && !remembered) {
         return None;
     }
-    let named =
-        |id: &RevisionId| rollout.named().any(|named| named == id) || work.replicas.iter().any(|r| r.revision == *id);
-    let revisions = work.revisions.iter().filter(|revision| named(&revision.id)).cloned();
-    let mut record = Record { generation, revisions: revisions.collect(), replicas: work.replicas.clone(), rollout };
+    let (mut revisions, replicas) = (std::mem::take(&mut work.revisions), std::mem::take(&mut work.replicas));
+    revisions.retain(|id| rollout.named().any(|named| named == id) || replicas.iter().any(|r| r.revision == *id));
+    let mut record = Record { generation, revisions, replicas, rollout };
     if let Some(before) = work.entry.record() {
         record.generation = before.generation;
         if record != *before {
@@ -175,32 +194,38 @@ fn record(work: &Work<'_>, generation: Generation) -> Option<Record> {
 type Changes = BTreeMap<WorkerIndex, WorkerChange>;
 
 /// Adds what workers have to be told about one deployment.
-fn assign(world: &World, work: &Work<'_>, record: Option<&Record>, generation: Generation, changes: &mut Changes) {
-    for replica in work.entry.record().iter().flat_map(|before| &before.replicas) {
+fn assign(
+    world: &World,
+    entry: &TrackedDeployment,
+    record: Option<&Record>,
+    generation: Generation,
+    changes: &mut Changes,
+) {
+    for replica in entry.record().iter().flat_map(|before| &before.replicas) {
         if record.is_none_or(|record| record.replica(&replica.revision, &replica.worker).is_none()) {
             let Some(index) = world.workers.index(&replica.worker) else { continue };
             WorkerChange::of(changes, world, index, generation).change.unset.push(replica.revision.clone());
         }
     }
     let Some(record) = record.filter(|record| !record.replicas.is_empty()) else { return };
-    let settings = Settings::of(world, &work.entry.deployment, record);
+    let settings = Settings::of(world, &entry.deployment, record);
     for replica in &record.replicas {
         let Some(revision) = record.revisions.get(&replica.revision) else { continue };
         let Some(index) = world.workers.index(&replica.worker) else { continue };
         let tracked = &world.workers.at(index).1;
         let before = tracked.assigned.get(&replica.revision);
-        let waited_for = work.entry.has_requests();
+        let waited_for = entry.has_requests();
         let placed = Placed {
             revision: Arc::clone(revision),
             claim: replica.claim,
-            gpu: work.entry.deployment.spec.gpu.clone(),
+            gpu: entry.deployment.spec.gpu.clone(),
             // An explicit load becomes urgent with the first inference request. Once urgent, always urgent: that nobody waits any
             // more is no news for a worker.
             urgent: before.is_some_and(|before| before.urgent) || (waited_for && !tracked.ready(&replica.revision)),
             serving: settings.for_replica(&replica.revision, before),
         };
         if before != Some(&placed) {
-            let rank = work.entry.rank(&replica.revision);
+            let rank = entry.rank(&replica.revision);
             WorkerChange::of(changes, world, index, generation).set.push((rank, placed));
         }
     }
@@ -267,13 +292,13 @@ fn holding<'a>(work: &'a Work<'_>, now: Time) -> Option<&'a Verdict> {
     work.verdict.as_ref().filter(|verdict| verdict.until() > now)
 }
 
-fn note(work: &Work<'_>, now: Time, routed: u64) -> Note {
-    let until = holding(work, now).and_then(Verdict::ends);
+fn note(work: Work<'_>, now: Time, routed: u64) -> Note {
+    let until = holding(&work, now).and_then(Verdict::ends);
     let settles_for = (work.goal < work.entry.goal()).then_some(work.goal);
     Note {
         settles_for,
         idle_evicted: false,
-        verdict: work.verdict.clone(),
+        verdict: work.verdict,
         unplaced: work.unplaced && work.target > 0,
         wake: work.wake.into_iter().chain(until).min(),
         woke: work.entry.warm.as_ref().and_then(|warm| warm.wake),
@@ -285,9 +310,9 @@ fn note(work: &Work<'_>, now: Time, routed: u64) -> Note {
 /// When to look again: at what this plan touched when it says so, at the rest when it was said before, at what may come
 /// back when that is due.
 fn wake_at(world: &World, planned: &Planned) -> Option<Time> {
-    let ours = planned.notes.values().filter_map(|note| note.wake).min();
-    let rest = world.wakes().find(|(_, name)| !planned.notes.contains_key(name) && !planned.gone.contains(name));
-    let fades = planned.notes.values().any(|note| note.idle_evicted);
+    let ours = planned.notes.iter().filter_map(|(_, note)| note.wake).min();
+    let rest = world.wakes().find(|(_, name)| planned.note(name).is_none() && !planned.gone.contains(name));
+    let fades = planned.notes.iter().any(|(_, note)| note.idle_evicted);
     let anew = world.policy.proactive.as_ref().filter(|_| fades).map(|policy| planned.at + policy.every);
     let timed = world.preload_at.or(anew).into_iter().chain(world.assumed_until());
     ours.into_iter().chain(rest.map(|(at, _)| *at)).chain(timed).min()

@@ -190,7 +190,7 @@ fn wanted_or_explained(
         for replica in record.iter().flat_map(|record| &record.replicas) {
             *per_revision.entry(&replica.revision).or_default() += 1;
         }
-        let Some(note) = planned.notes.get(name) else { continue };
+        let Some(note) = planned.note(name) else { continue };
         let has = per_revision.values().max().copied().unwrap_or(0);
         let resident = spec.replicas.min > 0 && !entry.deployment.deleting;
         if resident && has < spec.replicas.min && note.verdict.is_none() {

@@ -181,17 +181,16 @@ fn let_go(draft: &mut Draft<'_>, work: &mut Work<'_>) -> bool {
 
 /// Looks again when what is waited for is to be replaced, and when a worker has been detached for too long.
 pub(crate) fn wait(draft: &Draft<'_>, work: &mut Work<'_>) {
-    for replica in work.replicas.clone() {
-        let at = match standing(draft, work, &replica) {
-            Standing::Gone { since } => due(draft, work, &replica, since),
-            Standing::Stays => match draft.world.workers.get(&replica.worker).map(|tracked| tracked.liveness) {
-                Some(Liveness::Detached { since }) => since + draft.world.policy.detached_grace,
-                _ => continue,
-            },
-            Standing::Leaves => continue,
-        };
-        if at > draft.now {
-            work.wake_at(at);
-        }
+    let look = |replica: &Replica| match standing(draft, work, replica) {
+        Standing::Gone { since } => Some(due(draft, work, replica, since)),
+        Standing::Stays => match draft.world.workers.get(&replica.worker).map(|tracked| tracked.liveness) {
+            Some(Liveness::Detached { since }) => Some(since + draft.world.policy.detached_grace),
+            _ => None,
+        },
+        Standing::Leaves => None,
+    };
+    let first = work.replicas.iter().filter_map(look).filter(|at| *at > draft.now).min();
+    if let Some(at) = first {
+        work.wake_at(at);
     }
 }

@@ -46,9 +46,7 @@ pub(crate) fn advance(draft: &mut Draft<'_>) -> bool {
     let mut moved = false;
     for slot in starting {
         let _ = draft.at(slot, |draft, work| {
-            let before = work.rollout.clone();
-            rollout::step(draft, work);
-            if work.rollout != before {
+            if rollout::step(draft, work) {
                 drain::step(draft, work);
                 moved = true;
             }
@@ -68,7 +66,7 @@ fn take_up<'w>(draft: &mut Draft<'w>, entry: &'w TrackedDeployment) -> Work<'w> 
     }
     lost::step(draft, &mut work);
     scale::step(draft, &mut work);
-    rollout::step(draft, &mut work);
+    let _ = rollout::step(draft, &mut work);
     drain::step(draft, &mut work);
     work
 }

@@ -6,19 +6,21 @@ mod filter;
 mod fix_overcommit;
 mod homes;
 mod leaving;
+mod queue;
 mod refuse;
 mod rejection;
 mod score;
 mod shortfall;
 mod wants;
 
-use std::{collections::BTreeSet, fmt::Write as _};
+use std::fmt::Write as _;
 
 use berth_spec::{DeploymentName, event::Severity};
 
 pub(crate) use choose::{Choice, PlacementRequest, Refusal, choose, view};
 pub(crate) use filter::forbidden;
 pub(crate) use homes::{HomeRegion, homes};
+use queue::WantQueue;
 pub(crate) use refuse::never;
 pub use rejection::Rejection;
 pub use score::{Colocation, Evicts, Mismatch, Score};
@@ -34,35 +36,38 @@ use crate::{
 /// Finds a place for everything that is wanted and has none.
 pub(crate) fn step(draft: &mut Draft<'_>) {
     fix_overcommit::step(draft);
-    let mut wants: Wants = draft.works().numbered().flat_map(|(slot, work)| numbered(draft, slot, work)).collect();
+    let mut lacking: Vec<WorkIndex> = draft.works().by_name().collect();
     // What had no place is tried again until nothing moves: those who left may have made more room than was asked for.
     // So planning again finds the same, down to the numbers in the reasons.
-    while place_all(draft, wants) {
+    while place_all(draft, &lacking) {
         let unplaced = draft.works().numbered().filter(|(_, work)| work.unplaced);
-        wants = unplaced.flat_map(|(slot, work)| numbered(draft, slot, work)).collect();
+        lacking = unplaced.map(|(slot, _)| slot).collect();
     }
 }
 
-/// Wanted replicas, in order, with their deployments.
-type Wants = BTreeSet<(Want, WorkIndex)>;
-
-fn numbered(draft: &Draft<'_>, slot: WorkIndex, work: &Work<'_>) -> impl Iterator<Item = (Want, WorkIndex)> {
-    wants_of(draft, work).into_iter().map(move |want| (want, slot))
-}
-
-/// Tries each once, in order. Says whether anything moved.
-fn place_all(draft: &mut Draft<'_>, mut wants: Wants) -> bool {
+/// Tries each replica that these deployments lack once, in order. Says whether anything moved.
+fn place_all(draft: &mut Draft<'_>, lacking: &[WorkIndex]) -> bool {
+    let mut wants = Vec::with_capacity(lacking.len());
+    for slot in lacking {
+        let _ = draft.at(*slot, |draft, work| {
+            let lacks = wants_of(draft, work);
+            if !lacks.is_empty() {
+                (work.verdict, work.unplaced) = (None, false);
+            }
+            wants.extend(lacks.into_iter().map(|want| (want, *slot)));
+        });
+    }
+    let mut queue = WantQueue::of(wants);
+    draft.events.reserve(queue.len()); // each tells where it goes
     let mut moved = false;
-    for (_, slot) in &wants {
-        let _ = draft.at(*slot, |_, work| (work.verdict, work.unplaced) = (None, false));
-    }
     // Whoever is evicted and wanted matters strictly less than the one it made room for, so it comes later in the
     // order and this ends.
-    while let Some((want, slot)) = wants.pop_first() {
+    while let Some((want, slot)) = queue.pop() {
         let Some(settled) = draft.at(slot, |draft, work| settle(draft, work, &want)) else { continue };
         moved |= settled.moved;
         for name in settled.again {
-            wants.extend(draft.works().found(&name).into_iter().flat_map(|(slot, work)| numbered(draft, slot, work)));
+            let Some((slot, work)) = draft.works().found(&name) else { continue };
+            queue.extend(wants_of(draft, work).into_iter().map(|want| (want, slot)));
         }
     }
     moved
@@ -107,15 +112,14 @@ fn placed(want: &Want, choice: &Choice) -> String {
 
 /// Places a replica on the chosen worker, after the evictions that make room for it.
 fn put<'w>(draft: &mut Draft<'w>, work: &mut Work<'w>, want: &Want, choice: &Choice) -> Settled {
-    let name = work.name().clone();
-    let worker = &choice.worker;
+    let (name, worker) = (work.name(), &choice.worker);
     for victim in &choice.victims {
-        evict::evict(draft, victim, worker, Some(&name));
+        evict::evict(draft, victim, worker, Some(name));
     }
     let replica =
         Replica { revision: want.revision.clone(), worker: worker.clone(), claim: choice.claim, placed: draft.now };
     draft.put(work, replica);
-    draft.tell(Severity::Normal, "Placed", &name, Some(worker), placed(want, choice));
+    draft.tell(Severity::Normal, "Placed", name, Some(worker), placed(want, choice));
     drain::shed(draft, work, &want.revision); // what it takes the place of may go
     lost::wait(draft, work); // what is taken back may answer at once, so that what is lost can be waited for
     Settled { moved: true, again: choice.victims.iter().map(|victim| victim.deployment().clone()).collect() }

@@ -37,8 +37,8 @@ pub struct Planned {
     pub generation: Generation,
     /// Time of the plan, given by the caller.
     pub at: Time,
-    /// Records to store; `None`: to delete.
-    pub records: BTreeMap<DeploymentName, Option<Record>>,
+    /// Records to store, by name; `None`: to delete.
+    pub records: Vec<(DeploymentName, Option<Record>)>,
     /// Assignment changes of the workers that have any.
     pub assignments: BTreeMap<WorkerId, AssignmentChange>,
     /// Routes that differ from what was last sent.
@@ -58,8 +58,8 @@ pub struct Planned {
     pub wake_at: Option<Time>,
     /// The mass loss that `events` report.
     pub(crate) loss: Option<MassLoss>,
-    /// State that the world keeps of this plan in memory.
-    pub(crate) notes: BTreeMap<DeploymentName, Note>,
+    /// State that the world keeps of this plan in memory, by name.
+    pub(crate) notes: Vec<(DeploymentName, Note)>,
 }
 
 /// A replica that had to leave its worker.
@@ -97,6 +97,12 @@ pub(crate) struct Note {
 }
 
 impl Planned {
+    /// State of a deployment that the world keeps; `None`: it was not planned for.
+    pub(crate) fn note(&self, name: &DeploymentName) -> Option<&Note> {
+        let place = self.notes.binary_search_by(|(other, _)| other.cmp(name)).ok()?;
+        Some(&self.notes[place].1)
+    }
+
     /// Returns true if anything was decided that must be stored before it is sent.
     #[must_use]
     pub fn decided(&self) -> bool {

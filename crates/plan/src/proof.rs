@@ -4,7 +4,7 @@
 //! right to refuse `""`. So it keeps nobody from a first revision. It does show something when the revision that serves
 //! answers it and its successor does not; that successor is not let in.
 
-use std::sync::Arc;
+use std::{cell::OnceCell, sync::Arc};
 
 use berth_spec::{Deployment, Placed, Residency, RevisionId, Serving, deployment::Warmup};
 
@@ -25,8 +25,10 @@ pub(crate) fn lacking<'a>(world: &'a World, record: &Record) -> Option<&'a str> 
 pub(crate) struct Settings {
     /// Settings of all other revisions.
     plain: Arc<Serving>,
-    /// Settings of a revision that has to answer what its predecessor answers; `None`: there is no such.
-    on_trial: Option<Arc<Serving>>,
+    /// True where a revision has to answer what its predecessor answers.
+    tries: bool,
+    /// Settings of such a revision, made when the first one is met: nearly always there is none.
+    on_trial: OnceCell<Arc<Serving>>,
     /// The revision that is to replace the one that serves.
     challenger: Option<RevisionId>,
 }
@@ -42,19 +44,21 @@ impl Settings {
             batching: deployment.spec.batching,
             drain_timeout: deployment.spec.rollout.drain_timeout,
         });
-        let on_trial = (*asked == Warmup::Generated && lacking(world, record).is_none())
-            .then(|| Arc::new(Serving { warmup: Warmup::Required, ..Serving::clone(&plain) }));
-        Self { plain, on_trial, challenger: record.rollout.challenger().cloned() }
+        let tries = *asked == Warmup::Generated && lacking(world, record).is_none();
+        Self { plain, tries, on_trial: OnceCell::new(), challenger: record.rollout.challenger().cloned() }
     }
 
     /// The settings of one revision; shared with what was assigned before where they are equal.
     pub(crate) fn for_replica(&self, revision: &RevisionId, before: Option<&Placed>) -> Arc<Serving> {
         let before = before.map(|before| &before.serving);
-        let is = |serving: &Arc<Serving>| before.is_some_and(|before| **before == **serving);
+        let was_tried = |before: &Arc<Serving>| before.warmup == Warmup::Required && **before == **self.on_trial();
         // That a trial is over is no news for the worker.
-        let on_trial =
-            self.on_trial.as_ref().filter(|on_trial| self.challenger.as_ref() == Some(revision) || is(on_trial));
-        let serving = on_trial.unwrap_or(&self.plain);
+        let is_tried = self.tries && (self.challenger.as_ref() == Some(revision) || before.is_some_and(was_tried));
+        let serving = if is_tried { self.on_trial() } else { &self.plain };
         Arc::clone(before.filter(|before| ***before == **serving).unwrap_or(serving))
+    }
+
+    fn on_trial(&self) -> &Arc<Serving> {
+        self.on_trial.get_or_init(|| Arc::new(Serving { warmup: Warmup::Required, ..Serving::clone(&self.plain) }))
     }
 }

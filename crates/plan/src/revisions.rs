@@ -21,8 +21,16 @@ impl Revisions {
     pub fn insert(&mut self, revision: Arc<Revision>) {
         match self.0.binary_search_by(|other| other.id.cmp(&revision.id)) {
             Ok(at) => self.0[at] = revision,
-            Err(at) => self.0.insert(at, revision),
+            Err(at) => {
+                self.0.reserve_exact(1);
+                self.0.insert(at, revision);
+            }
         }
+    }
+
+    /// Forgets the revisions that `keep` says no to.
+    pub(crate) fn retain(&mut self, keep: impl Fn(&RevisionId) -> bool) {
+        self.0.retain(|revision| keep(&revision.id));
     }
 
     /// Every revision, by id.

@@ -57,16 +57,17 @@ struct RolloutInputs {
     canary: Option<Percent>,
 }
 
-/// Moves the rollout of a deployment to its next step, as far as its replicas allow.
-pub(crate) fn step(draft: &mut Draft<'_>, work: &mut Work<'_>) {
+/// Moves the rollout of a deployment to its next step, as far as its replicas allow. Returns true if it has moved.
+pub(crate) fn step(draft: &mut Draft<'_>, work: &mut Work<'_>) -> bool {
     let Some(before) = work.rollout.clone() else {
         if work.target > 0 {
             work.rollout = Some(Rollout::Starting { revision: work.entry.wanted() });
         }
-        return;
+        return work.target > 0;
     };
     let after = next(&before, &see(draft, work, &before), draft.now);
-    if after != before {
+    let moves = after != before;
+    if moves {
         announce(draft, work, &after);
         if matches!(after, Rollout::Canary { .. }) && matches!(work.verdict, Some(Verdict::SurgeWaits { .. })) {
             // There is no deadline any more: what lacks room is refused again, without one.
@@ -79,6 +80,7 @@ pub(crate) fn step(draft: &mut Draft<'_>, work: &mut Work<'_>) {
         work.wake_at(deadline);
     }
     work.rollout = Some(after);
+    moves
 }
 
 fn see(draft: &Draft<'_>, work: &Work<'_>, rollout: &Rollout) -> RolloutInputs {

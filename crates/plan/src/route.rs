@@ -66,7 +66,7 @@ fn split(entry: &TrackedDeployment, rollout: &Rollout, versions: &[Version]) -> 
 /// goes by its hash then, since it gets requests all the same.
 fn versions(world: &World, entry: &TrackedDeployment, record: Option<&Record>) -> Vec<Version> {
     let Some(record) = record else { return vec![cold(entry)] };
-    let mut versions: Vec<Version> = Vec::new();
+    let mut versions: Vec<Version> = Vec::with_capacity(1); // as a rule
     for revision in record.rollout.serving().into_iter().chain(record.rollout.live()) {
         let Some(known) = record.revisions.get(revision) else { continue };
         if versions.iter().any(|version| version.revision == *revision) {

@@ -33,34 +33,36 @@ pub(crate) fn step(draft: &mut Draft<'_>, work: &mut Work<'_>) {
     }
 }
 
-/// Tells which deployments get more copies than they had, since load or regular use asks for them. Told of what is done:
+/// Tells that a deployment gets more copies than it had, since load or regular use asks for them. Told of what is done:
 /// what there is no room for is asked for again and again.
-pub(crate) fn tell_grown(draft: &Draft<'_>, events: &mut Vec<Event>) {
-    for (name, work) in draft.works().iter().filter(|(_, work)| work.goal > work.least()) {
-        let Some(Rollout::Stable { revision }) = &work.rollout else { continue };
-        let before = work.entry.record().map_or(0, |record| record.of(revision).count());
-        // What only takes the place of a copy that leaves is none more.
-        let counts = |replica: &&Replica| replica.revision == *revision && lost::counts(draft, work, replica);
-        let after = u32::try_from(work.replicas.iter().filter(counts).count()).unwrap_or(u32::MAX);
-        if after as usize <= before || after <= work.least() {
-            continue;
-        }
-        let used = draft.world.used(name, draft.now);
-        let message = format!(
-            "{name}: {after} copies rather than {before}, with {:.0} requests per minute and {} in flight",
-            used.per_minute, used.in_flight
-        );
-        let (at, deployment) = (draft.now, Some(name.clone()));
-        events.push(Event {
-            at,
-            severity: Severity::Normal,
-            reason: "ScaledUp",
-            message,
-            deployment,
-            worker: None,
-            function: None,
-        });
+pub(crate) fn tell_grown(draft: &Draft<'_>, work: &Work<'_>, events: &mut Vec<Event>) {
+    if work.goal <= work.least() {
+        return;
     }
+    let Some(Rollout::Stable { revision }) = &work.rollout else { return };
+    let name = work.name();
+    let before = work.entry.record().map_or(0, |record| record.of(revision).count());
+    // What only takes the place of a copy that leaves is none more.
+    let counts = |replica: &&Replica| replica.revision == *revision && lost::counts(draft, work, replica);
+    let after = u32::try_from(work.replicas.iter().filter(counts).count()).unwrap_or(u32::MAX);
+    if after as usize <= before || after <= work.least() {
+        return;
+    }
+    let used = draft.world.used(name, draft.now);
+    let message = format!(
+        "{name}: {after} copies rather than {before}, with {:.0} requests per minute and {} in flight",
+        used.per_minute, used.in_flight
+    );
+    let (at, deployment) = (draft.now, Some(name.clone()));
+    events.push(Event {
+        at,
+        severity: Severity::Normal,
+        reason: "ScaledUp",
+        message,
+        deployment,
+        worker: None,
+        function: None,
+    });
 }
 
 /// Tells that there are to be fewer copies, and has them looked at again when that may change.

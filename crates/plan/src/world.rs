@@ -250,9 +250,12 @@ impl World {
 
     /// The workers on which a revision is ready though it is not assigned to them.
     pub(crate) fn strays_of<'a>(&'a self, revision: &'a RevisionId) -> impl Iterator<Item = &'a WorkerId> {
-        // The smallest name that a worker could have.
-        let first = WorkerId::new("0").expect("a digit is a name");
-        self.strays.range((revision.clone(), first)..).take_while(move |(id, _)| id == revision).map(|(_, on)| on)
+        let of = || {
+            // The smallest name that a worker could have.
+            let first = WorkerId::new("0").expect("a digit is a name");
+            self.strays.range((revision.clone(), first)..).take_while(move |(id, _)| id == revision).map(|(_, on)| on)
+        };
+        (!self.strays.is_empty()).then(of).into_iter().flatten()
     }
 
     /// The same for all revisions of a deployment.

@@ -20,7 +20,8 @@ impl Controller {
         self.world.commit(&planned);
         let names = planned
             .records
-            .keys()
+            .iter()
+            .map(|(name, _)| name)
             .chain(planned.routes.iter().map(|route| &route.deployment))
             .chain(&planned.withdrawn);
         let mut deployment_changes: Vec<_> = names.map(|name| (name.clone(), ChangeKind::Modified)).collect();

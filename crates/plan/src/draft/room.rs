@@ -6,6 +6,7 @@ use berth_spec::{ByteSize, Gpu, RevisionId, WorkerId, deployment::GpuNeed};
 
 use super::{
     Draft,
+    arrivals::Arrivals,
     bucket::{WorkerBucket, WorkerBuckets},
     version::newest_joined,
 };
@@ -43,8 +44,8 @@ pub(super) struct WorkerChanges {
     usage: Option<Usage>,
     /// Replicas of the world that leave: they cannot be evicted again.
     pub(super) left: BTreeSet<RevisionId>,
-    /// Replicas that come, in the order of eviction.
-    pub(super) arrived: BTreeSet<Rank>,
+    /// Replicas that come.
+    pub(super) arrived: Arrivals,
     /// Replicas with GPUs that leave, and what those have that come.
     gpus_left: BTreeSet<RevisionId>,
     gpus_came: BTreeMap<RevisionId, GpuNeed>,
@@ -54,10 +55,27 @@ pub(super) struct WorkerChanges {
     pub(super) runtime_totals: Option<Vec<RuntimeTotal>>,
 }
 
+/// Differences that a plan makes on all workers, by their numbers.
+#[derive(Debug, Default)]
+pub(super) struct ChangesByWorker(Vec<Option<Box<WorkerChanges>>>);
+
+impl ChangesByWorker {
+    pub(super) fn get(&self, worker: WorkerIndex) -> Option<&WorkerChanges> {
+        self.0.get(worker.get())?.as_deref()
+    }
+
+    pub(super) fn get_or_insert(&mut self, worker: WorkerIndex) -> &mut WorkerChanges {
+        if self.0.len() <= worker.get() {
+            self.0.resize_with(worker.get() + 1, || None);
+        }
+        self.0[worker.get()].get_or_insert_default()
+    }
+}
+
 /// A worker as the plan has it, found once for all that is asked of it.
 #[derive(Clone, Copy)]
 pub(crate) struct WorkerDraft<'w> {
-    index: WorkerIndex,
+    pub(super) index: WorkerIndex,
     pub(crate) id: &'w WorkerId,
     pub(crate) tracked: &'w TrackedWorker,
     pub(crate) usage: Usage,
@@ -94,7 +112,7 @@ impl<'w> Draft<'w> {
     /// A worker as this plan has it, by its number, which exists.
     pub(crate) fn worker_at(&self, index: WorkerIndex) -> WorkerDraft<'w> {
         let (id, tracked) = self.world.workers.at(index);
-        let usage = self.changes.get(&index).and_then(|changes| changes.usage);
+        let usage = self.changes.get(index).and_then(|changes| changes.usage);
         WorkerDraft { index, id, tracked, usage: usage.unwrap_or_else(|| Usage::of(tracked)) }
     }
 
@@ -103,7 +121,7 @@ impl<'w> Draft<'w> {
         let Some(index) = self.world.workers.index(worker) else { return (&[], BTreeMap::new()) };
         let tracked = &self.world.workers.at(index).1;
         let devices = tracked.info.as_ref().map_or(&[][..], |info| &info.gpus);
-        let changes = self.changes.get(&index);
+        let changes = self.changes.get(index);
         let stayed = tracked.gpus_held();
         let stayed =
             stayed.filter(|(revision, _)| changes.is_none_or(|changes| !changes.gpus_left.contains(*revision)));
@@ -113,11 +131,11 @@ impl<'w> Draft<'w> {
     /// Changes of this plan on a worker that is known.
     pub(super) fn change(&mut self, worker: &WorkerId) -> Option<(WorkerDraft<'w>, &mut WorkerChanges)> {
         let draft = self.worker(worker)?;
-        Some((draft, self.changes.entry(draft.index).or_default()))
+        Some((draft, self.changes.get_or_insert(draft.index)))
     }
 
     fn set_usage(&mut self, draft: &WorkerDraft<'w>, usage: Usage) {
-        self.changes.entry(draft.index).or_default().usage = Some(usage);
+        self.changes.get_or_insert(draft.index).usage = Some(usage);
         if let Some(buckets) = &mut self.buckets {
             let queue = WorkerBucket::queue(draft.tracked, usage.coming);
             buckets.update(draft.index, queue, WorkerDraft { usage, ..*draft }.free());
@@ -138,7 +156,7 @@ impl<'w> Draft<'w> {
             coming: draft.usage.coming + comes(draft.tracked, replica),
         };
         self.set_usage(&draft, usage);
-        self.note_in_runtime(entry, replica, Some(replica.claim));
+        self.note_in_runtime(&draft, entry, replica, Some(replica.claim));
     }
 
     /// Gives back what a replica claimed.
@@ -160,7 +178,7 @@ impl<'w> Draft<'w> {
             coming: draft.usage.coming.saturating_sub(if came { comes(draft.tracked, replica) } else { was_coming }),
         };
         self.set_usage(&draft, usage);
-        self.note_in_runtime(entry, replica, None);
+        self.note_in_runtime(&draft, entry, replica, None);
     }
 
     /// Changes what is set aside for a replica that stays.
@@ -168,7 +186,7 @@ impl<'w> Draft<'w> {
         let Some(draft) = self.worker(&replica.worker) else { return };
         let memory = draft.usage.memory.saturating_sub(replica.claim) + claim;
         self.set_usage(&draft, Usage { memory, ..draft.usage });
-        self.note_in_runtime(entry, replica, Some(claim));
+        self.note_in_runtime(&draft, entry, replica, Some(claim));
     }
 
     /// The bucket of a worker: all that ranks it for any replica but free memory.

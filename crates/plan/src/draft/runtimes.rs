@@ -2,7 +2,7 @@
 
 use berth_spec::{ByteSize, ModelFormat, RevisionId, RuntimeInfo, WorkerId};
 
-use super::{Draft, room::WorkerChanges};
+use super::{Draft, WorkerDraft, room::WorkerChanges};
 use crate::{
     Replica,
     claim::{PlacedClaim, RuntimeClaim, RuntimeTotal},
@@ -77,12 +77,18 @@ fn placed_claim(
 
 impl<'w> Draft<'w> {
     /// The runtime for models of a format, if it has limits of its own.
-    pub(crate) fn limited_runtime<'a>(&'a self, worker: &'a WorkerId, format: &ModelFormat) -> Option<RuntimeUse<'a>> {
-        let index = self.world.workers.index(worker)?;
-        let (_, tracked) = self.world.workers.at(index);
+    pub(crate) fn limited_runtime<'a>(
+        &'a self,
+        candidate: &WorkerDraft<'a>,
+        format: &ModelFormat,
+    ) -> Option<RuntimeUse<'a>> {
+        let tracked = candidate.tracked;
+        if !tracked.has_limited_runtimes() {
+            return None; // nearly always
+        }
         let place = tracked.runtime_for(format)?;
         let runtime = &tracked.info.as_ref()?.runtimes[place];
-        runtime.is_limited().then(|| RuntimeUse::at(tracked, self.changes.get(&index), place, runtime))
+        runtime.is_limited().then(|| RuntimeUse::at(tracked, self.changes.get(candidate.index), place, runtime))
     }
 
     /// Every runtime of a worker that has limits of its own.
@@ -90,7 +96,7 @@ impl<'w> Draft<'w> {
         let index = self.world.workers.index(worker);
         index.into_iter().flat_map(move |index| {
             let (_, tracked) = self.world.workers.at(index);
-            let changes = self.changes.get(&index);
+            let changes = self.changes.get(index);
             let runtimes = tracked.info.iter().flat_map(|info| info.runtimes.iter().enumerate());
             let limited = runtimes.filter(|(_, runtime)| runtime.is_limited());
             limited.map(move |(place, runtime)| RuntimeUse::at(tracked, changes, place, runtime))
@@ -107,17 +113,23 @@ impl<'w> Draft<'w> {
             return false; // nearly always
         }
         let asked = RuntimeClaim::of(replica.claim, &entry.deployment.spec).device_memory;
-        let placed = placed_claim(tracked, self.changes.get(&index), &replica.revision);
+        let placed = placed_claim(tracked, self.changes.get(index), &replica.revision);
         placed.is_some_and(|placed| placed.claim.device_memory != asked)
     }
 
     /// Notes a replica that comes, leaves (`None`), or whose claim changes, where a runtime of its worker has limits.
-    pub(super) fn note_in_runtime(&mut self, entry: &TrackedDeployment, replica: &Replica, claim: Option<ByteSize>) {
-        let Some((draft, changes)) = self.change(&replica.worker) else { return };
+    pub(super) fn note_in_runtime(
+        &mut self,
+        draft: &WorkerDraft<'w>,
+        entry: &TrackedDeployment,
+        replica: &Replica,
+        claim: Option<ByteSize>,
+    ) {
         let tracked = draft.tracked;
-        if !tracked.info.as_ref().is_some_and(|info| info.runtimes.iter().any(RuntimeInfo::is_limited)) {
+        if !tracked.has_limited_runtimes() {
             return;
         }
+        let changes = self.changes.get_or_insert(draft.index);
         let spec = &entry.deployment.spec;
         let before = placed_claim(tracked, Some(changes), &replica.revision);
         let after = claim.and_then(|memory| {

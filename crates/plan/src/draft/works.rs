@@ -16,30 +16,41 @@ pub(crate) struct WorkIndex(usize);
 pub(crate) struct Works<'w> {
     /// `None` while it is taken out.
     slots: Vec<Option<Box<Work<'w>>>>,
-    by_name: BTreeMap<&'w DeploymentName, WorkIndex>,
+    /// Names that `fill` added, sorted: their numbers are their places.
+    filled: Vec<&'w DeploymentName>,
+    /// Deployments that `add` added; none after `fill`.
+    added: BTreeMap<&'w DeploymentName, WorkIndex>,
 }
 
 impl<'w> Works<'w> {
     pub(crate) fn contains(&self, name: &DeploymentName) -> bool {
-        self.by_name.contains_key(name)
+        self.find(name).is_some()
     }
 
     pub(crate) fn find(&self, name: &DeploymentName) -> Option<WorkIndex> {
-        self.by_name.get(name).copied()
+        match self.filled.binary_search(&name) {
+            Ok(place) => Some(WorkIndex(place)),
+            Err(_) => self.added.get(name).copied(),
+        }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.slots.len()
     }
 
     /// Adds one that is not there yet.
     pub(super) fn add(&mut self, work: Work<'w>) {
         let (name, slot) = (work.name(), self.push(Box::new(work)));
-        self.by_name.insert(name, slot);
+        self.added.insert(name, slot);
     }
 
-    /// Adds them as the first ones, in the order of their names: much faster than one by one.
+    /// Adds all deployments that there are, in the order of their names: much faster than one by one.
     #[expect(clippy::vec_box, reason = "slots hold boxes, so that growing moves pointers and not deployments")]
     pub(super) fn fill(&mut self, all: Vec<Box<Work<'w>>>) {
-        let named: Vec<(&'w DeploymentName, WorkIndex)> =
-            all.into_iter().map(|work| (work.name(), self.push(work))).collect();
-        self.by_name = named.into_iter().collect();
+        debug_assert!(self.slots.is_empty(), "they have the first numbers");
+        debug_assert!(all.is_sorted_by_key(|work| work.name()), "they are found by their order");
+        self.filled = all.iter().map(|work| work.name()).collect();
+        self.slots = all.into_iter().map(Some).collect();
     }
 
     fn push(&mut self, work: Box<Work<'w>>) -> WorkIndex {
@@ -74,11 +85,23 @@ impl<'w> Works<'w> {
 
     /// Deployments that are not taken out, by name.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (&'w DeploymentName, &Work<'w>)> {
-        self.by_name.iter().filter_map(|(name, slot)| Some((*name, self.at(*slot)?)))
+        self.numbered().map(|(_, work)| (work.name(), work))
     }
 
     /// The same with their numbers.
     pub(crate) fn numbered(&self) -> impl Iterator<Item = (WorkIndex, &Work<'w>)> {
-        self.by_name.values().filter_map(|slot| Some((*slot, self.at(*slot)?)))
+        self.by_name().filter_map(|slot| Some((slot, self.at(slot)?)))
+    }
+
+    /// Numbers in the order of names.
+    pub(crate) fn by_name(&self) -> impl Iterator<Item = WorkIndex> + use<'_, 'w> {
+        (0..self.filled.len()).map(WorkIndex).chain(self.added.values().copied())
+    }
+
+    /// The deployments themselves, by name.
+    pub(super) fn into_by_name(self) -> impl Iterator<Item = Box<Work<'w>>> + use<'w> {
+        let Self { mut slots, filled, added } = self;
+        let by_name = (0..filled.len()).map(WorkIndex).chain(added.into_values());
+        by_name.filter_map(move |slot| slots.get_mut(slot.0)?.take())
     }
 }

@@ -129,10 +129,7 @@ fn with_room<'w>(
             best = Some(bucket_score);
         }
     }
-    let strays = draft.world.strays.range((request.revision.id.clone(), first_worker())..);
-    let strays =
-        strays.take_while(|(id, _)| *id == request.revision.id).filter_map(|(_, worker)| fits(draft.worker(worker)?));
-    choices.extend(strays);
+    choices.extend(preferences.strays.iter().filter_map(|worker| fits(draft.worker(worker)?)));
     choices
 }
 
@@ -180,7 +177,8 @@ fn consider(
 
 /// Preferences of a replica, beside its hard constraints.
 struct ModelPreferences<'a> {
-    revision: &'a RevisionId,
+    /// The workers on which it is ready, left from before.
+    strays: Vec<&'a WorkerId>,
     format: &'a ModelFormat,
     preferred: Vec<(&'a String, &'a String)>,
     /// Its other replicas by region, and by region and zone.
@@ -198,7 +196,7 @@ impl<'a> ModelPreferences<'a> {
         let of_type = filter::by_type(&draft.world.policy, spec).map(|selector| &selector.preferred);
         let preferred = spec.selector.preferred.iter().chain(of_type.into_iter().flatten());
         let mut preferences = Self {
-            revision: &revision.id,
+            strays: draft.world.strays_of(&revision.id).collect(),
             format: &revision.format,
             preferred: preferred.collect(),
             by_region: BTreeMap::new(),
@@ -259,7 +257,7 @@ impl<'a> ModelPreferences<'a> {
             self.bucket_score(&draft.bucket(candidate));
         Score {
             evicts,
-            cold: !draft.world.strays.contains(&(self.revision.clone(), candidate.id.clone())),
+            cold: !self.strays.contains(&candidate.id),
             replaced,
             short,
             unpreferred: self.unpreferred(candidate.tracked.info.as_ref()),
@@ -304,9 +302,4 @@ fn load_level(draft: &Draft<'_>, work: &Work<'_>) -> LoadLevel {
     let copies = work.target.max(min).max(1);
     let per_minute: f32 = draft.world.used_of(work.entry, draft.now).values().map(|used| used.per_minute).sum();
     LoadLevel::of_rate(per_minute / copies as f32)
-}
-
-/// The smallest name that a worker could have.
-fn first_worker() -> WorkerId {
-    WorkerId::new("0").expect("a digit is a name")
 }

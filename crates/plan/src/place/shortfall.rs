@@ -159,7 +159,7 @@ impl<'a> Shortfall<'a> {
             let gpus = Gpus { need, devices, held };
             (gpus.spare(&[]) < need.count).then_some(gpus)
         });
-        let runtime = draft.limited_runtime(candidate.id, entry.format(revision));
+        let runtime = draft.limited_runtime(candidate, entry.format(revision));
         let runtime = runtime.map(|held| InRuntime { held, need: RuntimeClaim::of(memory, spec) });
         let runtime = runtime.filter(|runtime| runtime.exceeded(RuntimeTotal::default()).is_some());
         Self {

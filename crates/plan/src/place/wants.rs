@@ -2,7 +2,7 @@
 
 use std::cmp::Reverse;
 
-use berth_spec::{DeploymentName, RevisionId, Time};
+use berth_spec::{RevisionId, Time};
 
 use super::homes::{self, HomeRegion};
 use crate::{
@@ -21,7 +21,6 @@ pub(super) struct Want {
     on_demand: bool,
     surge: bool,
     last_used: Reverse<Time>,
-    pub(super) deployment: DeploymentName,
     pub(super) revision: RevisionId,
     pub(super) home: HomeRegion,
     nth: u32,
@@ -51,7 +50,6 @@ pub(super) fn wants_of(draft: &Draft<'_>, work: &Work<'_>) -> Vec<Want> {
             surge: place > 0,
             last_used: Reverse(work.entry.last_used),
             extra: if at < must { Extra::No } else { Extra::Yes },
-            deployment: work.name().clone(),
             revision: revision.clone(),
             home,
             nth,

@@ -1,6 +1,6 @@
 //! Claims on the runtimes of a worker, kept as sums.
 
-use berth_spec::{ModelFormat, Placed, RevisionId};
+use berth_spec::{ModelFormat, Placed, RevisionId, RuntimeInfo};
 
 use super::TrackedWorker;
 use crate::claim::{PlacedClaim, RuntimeClaim, RuntimeTotal};
@@ -9,6 +9,11 @@ impl TrackedWorker {
     /// The place of the runtime for a format among its runtimes.
     pub(crate) fn runtime_for(&self, format: &ModelFormat) -> Option<usize> {
         self.info.as_ref()?.runtimes.iter().position(|runtime| runtime.takes(format))
+    }
+
+    /// Returns true if any of its runtimes has limits of its own.
+    pub(crate) fn has_limited_runtimes(&self) -> bool {
+        self.info.as_ref().is_some_and(|info| info.runtimes.iter().any(RuntimeInfo::is_limited))
     }
 
     /// The runtime of a replica that is assigned, with its claim there.
