@@ -16,7 +16,7 @@ from unittest import mock
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "src"))
 
-from berth import RequestError, batched, documents, errors, frames, host, isolation, loaders  # noqa: E402
+from berth import RequestError, batched, documents, encoding, errors, frames, host, isolation, loaders  # noqa: E402
 from berth.adapt import PREPROCESSING  # noqa: E402
 from berth.frames import Line  # noqa: E402
 from berth.pipeline import Failed, Step  # noqa: E402
@@ -65,6 +65,13 @@ class LineTest(unittest.TestCase):
             # It is this frame's own: arrays over it may be written to, and outlive it.
             self.assertFalse(body.readonly)
         self.assertRaises(frames.Closed, theirs.receive)
+
+    def test_a_body_begins_where_numbers_are_aligned(self):
+        ours, theirs = pair(self)
+        for run in (1, 10, 100, 1000, 10**7):
+            ours.send(frames.RUN, {"run": run}, [b"12345678"])
+            body = theirs.receive()[2]
+            self.assertEqual(ctypes.addressof(ctypes.c_char.from_buffer(body)) % frames.ALIGNMENT, 0, run)
 
     def test_who_logs_in_the_middle_of_a_frame_comes_after_it(self):
         ours, theirs = pair(self)
@@ -122,8 +129,21 @@ class AnswerTest(unittest.TestCase):
             documents.encode([Itself()])
         circle = []
         circle.append(circle)
-        with self.assertRaisesRegex(ValueError, "Circular"):
-            documents.encode(circle)
+        for limit in (sys.getrecursionlimit(), 10**6):
+            self.addCleanup(sys.setrecursionlimit, sys.getrecursionlimit())
+            sys.setrecursionlimit(limit)
+            with self.assertRaisesRegex(ValueError, "Circular"):
+                documents.encode(circle)
+
+    def test_what_is_kept_writes_as_the_library_does(self):
+        things = [None, True, 1, -0.5, "é\"\n", [], {}, {"a": [1, {"b": None}]}, {1: 2, None: 3}, [float("inf")]]
+        for separators in ((", ", ": "), (",", ":")):
+            wanted = json.JSONEncoder(ensure_ascii=False, separators=separators).encode
+            found = encoding.encoder(None, True, separators)
+            for thing in things:
+                self.assertEqual(found(thing), wanted(thing))
+        with self.assertRaisesRegex(ValueError, "Out of range"):
+            encoding.encoder(None, allow_nan=False)([float("nan")])
 
 
 class StepTest(unittest.TestCase):
@@ -279,7 +299,7 @@ class ProcessTest(unittest.TestCase):
     def heard(self):
         while True:
             kind, head, body = self.line.receive()
-            if kind not in (frames.STEP, frames.LOG):
+            if kind not in (frames.STEP, frames.LOG, frames.COMPUTED):
                 return kind, head, bytes(body)
 
     def run_code(self, *codes):
@@ -299,6 +319,7 @@ class ProcessTest(unittest.TestCase):
             "import json; json.loads = json.dumps = json.JSONDecoder = json.JSONEncoder = None",
             "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)",
             "import sys; sys.setrecursionlimit(50)",
+            "import sys; sys.setrecursionlimit(10**6)",
             "import threading; threading.Thread(target=threading.Event().wait).start()",
         ):
             self.assertEqual(self.run_code(code + "\nanswer = 1"), ([1], b"1"), code)
@@ -306,6 +327,17 @@ class ProcessTest(unittest.TestCase):
         self.assertEqual([answers[0]["type"], answers[1], answers[2]["type"]], ["KeyboardInterrupt", 1, "ZeroDivisionError"])
         self.line.send(frames.SHUTDOWN, {}, [])
         self.assertEqual(self.process.wait(), 0)
+
+    def test_a_run_of_several_requests_says_that_it_is_computed_before_its_answers(self):
+        for codes, wanted in ((["answer = 1"], [frames.RESULT]), (["answer = 1", "1/0"], [frames.COMPUTED, frames.RESULT])):
+            body = [json.dumps({"run": code}).encode() for code in codes]
+            ends = [sum(map(len, body[: at + 1])) for at in range(len(body))]
+            requests = [[end - len(part), end, []] for part, end in zip(body, ends)]
+            self.line.send(frames.RUN, {"run": 7, "requests": requests}, body)
+            heard = []
+            while not heard or heard[-1][0] != frames.RESULT:
+                heard.append(self.line.receive())
+            self.assertEqual([(kind, head["run"]) for kind, head, _ in heard], [(kind, 7) for kind in wanted])
 
     def test_a_child_that_comes_back_answers_nothing(self):
         for then in ("answer = False", "raise SystemExit"):

@@ -59,7 +59,7 @@ class AtHome(unittest.TestCase):
             self.assertEqual(model({"x": 2}), {"y": 6.0})
             self.assertEqual(model.batch([{"x": 0}, {"x": 1}]), [{"y": 2.0}, {"y": 4.0}])
             # Ctrl-C ends the whole batch.
-            with mock.patch.object(model.pipeline.steps[1], "_call", side_effect=KeyboardInterrupt) as called:
+            with mock.patch.object(model.pipeline.steps[1], "_called", side_effect=KeyboardInterrupt) as called:
                 self.assertRaises(KeyboardInterrupt, model.batch, [{"x": 0}, {"x": 1}])
             self.assertEqual(called.call_count, 1)
             with self.assertRaises(RequestError) as refused:

@@ -80,9 +80,12 @@ class Call:
         self._positional: List[str] = []
         self._keywords: Dict[str, str] = {}
         self._fixed: Dict[str, Any] = {}
+        #: True if it takes the main thing and nothing else.
+        self.is_plain = False
         #: The name of the parameter that takes the main thing.
         self.main_name: Optional[str] = None
         self._bind()
+        self.is_plain = self._positional == ["main"] and not self._keywords and not self._fixed
 
     def __call__(self, main: Any, **extra: Any) -> Any:
         things = {"main": main, "config": self._config}

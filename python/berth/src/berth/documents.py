@@ -8,7 +8,9 @@ import decimal
 import enum
 import json
 import math
-from typing import Any, List, Optional, Tuple
+from typing import Any, Callable, List, Optional, Tuple
+
+from .encoding import encoder
 
 #: Codes of struct by the datatypes of the Open Inference Protocol.
 _CODES = {
@@ -30,7 +32,7 @@ def decode(text: memoryview, attached: List[List[Any]], body: memoryview, numpy:
     """A request. ``attached`` names what is beside it: ``[name, datatype, shape, start, end]`` in ``body``. With the module
     ``numpy``, arrays of numbers are its arrays, and ``names`` are those that may have come as lists; with None they are lists."""
     # Most rows of numbers have nothing in JSON.
-    document = {} if text == b"{}" else _DECODER.decode(str(text, "utf-8"))
+    document = {} if text == b"{}" else _value(str(text, "utf-8"))
     for name, datatype, shape, start, end in attached:
         document[name] = _array(body[start:end], datatype, shape, numpy)
     if numpy is not None and isinstance(document, dict):
@@ -38,6 +40,11 @@ def decode(text: memoryview, attached: List[List[Any]], body: memoryview, numpy:
             if name in document:
                 document[name] = numpy.asarray(document[name])
     return document
+
+
+def _value(text: str) -> Any:
+    # The worker has read it: nothing comes after it, and what begins with a brace has no space before it.
+    return _DECODER.raw_decode(text)[0] if text.startswith("{") else _DECODER.decode(text)
 
 
 def _array(data: memoryview, datatype: str, shape: List[int], numpy: Any) -> Any:
@@ -66,7 +73,7 @@ def encode(answer: Any) -> bytes:
 
 
 def _text(answer: Any, allow_nan: bool) -> str:
-    return (_ANY_NUMBERS if allow_nan else _NUMBERS_OF_JSON).encode(answer)
+    return (_ANY_NUMBERS if allow_nan else _NUMBERS_OF_JSON)(answer)
 
 
 def _not_finite(document: Any, pointer: str) -> Optional[Tuple[str, float]]:
@@ -110,8 +117,8 @@ def _plain(thing: Any) -> Any:
     raise TypeError("an answer is JSON, and {} is not".format(type(thing).__name__))
 
 
-def _encoder(allow_nan: bool) -> json.JSONEncoder:
-    return json.JSONEncoder(default=_plain, allow_nan=allow_nan, ensure_ascii=False, separators=(",", ":"))
+def _encoder(allow_nan: bool) -> Callable[[Any], str]:
+    return encoder(_plain, allow_nan, (",", ":"))
 
 
 # `json.dumps` would make one for each answer, and code of the model may replace `json.loads`.

@@ -14,11 +14,13 @@ import struct
 import threading
 from typing import Any, Deque, Dict, List, Tuple, Union
 
+from .encoding import encoder
+
 #: Worker to model.
 LOAD, RUN, SHUTDOWN = 1, 2, 3
 
 #: Model to worker.
-STEP, LOADED, FAILED, RESULT, LOG = 16, 17, 18, 19, 20
+STEP, LOADED, FAILED, RESULT, LOG, COMPUTED = 16, 17, 18, 19, 20, 21
 
 #: The largest head. The worker has the same bound.
 MAX_HEAD = 32 << 20
@@ -33,13 +35,16 @@ MAX_ANSWERS = 128 << 20
 #: signal handlers in the middle of it: of more, the oldest go.
 MAX_LATER = 256
 
+#: Arrays begin at a multiple of this many bytes of a body, and bodies at such an address.
+ALIGNMENT = 8
+
 #: Bytes that are read ahead: a usual frame comes in one piece.
 READ_AHEAD = 1 << 16
 
 _PREFIX = struct.Struct("<IIQ")
 
 # `json.dumps` would make one for each frame, and code of the model may replace `json.loads`.
-_HEADS = json.JSONEncoder(ensure_ascii=False)
+_HEADS = encoder(None)
 _READER = json.JSONDecoder()
 
 Buffer = Union[bytes, bytearray, memoryview]
@@ -77,8 +82,9 @@ class Line:
         kind, head_length, body_length = _PREFIX.unpack(self._prefix)
         if head_length > MAX_HEAD or body_length > MAX_BODY:
             raise Malformed("a frame of {} and {} bytes".format(head_length, body_length))
-        # A buffer of its own for every frame: arrays over it may outlive the request.
-        buffer = memoryview(bytearray(head_length + body_length))
+        # A buffer of its own for every frame: arrays over it may outlive the request. The body begins where numbers are aligned.
+        lead = -head_length % ALIGNMENT
+        buffer = memoryview(bytearray(lead + head_length + body_length))[lead:]
         self._fill(buffer)
         try:
             head = _READER.decode(str(buffer[:head_length], "utf-8")) if head_length else {}
@@ -91,7 +97,7 @@ class Line:
     def send(self, kind: int, head: Dict[str, Any], body: List[Buffer]) -> None:
         """Sends a frame, whole: threads wait for each other."""
         # A text that came from bytes may have what UTF-8 has not.
-        text = _HEADS.encode(head).encode("utf-8", "replace")
+        text = _HEADS(head).encode("utf-8", "replace")
         length = sum(len(part) for part in body)
         if len(text) > MAX_HEAD or length > MAX_ANSWERS:
             raise Malformed("a frame of {} and {} bytes".format(len(text), length))

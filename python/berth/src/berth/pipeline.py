@@ -55,6 +55,8 @@ class Step:
         self._spread = spread(function) if role is MODEL else None
         self._call = None if self._spread else Call(function, role, config)
         self._function = function
+        #: Called with the item alone.
+        self._plain = function if self._call is not None and self._call.is_plain else None
         by_name = self._call is not None and self._call.batch_by_name and batch_size > 1
         self.batched = is_batched(function) or by_name
         #: Something to say about the step when it fails.
@@ -114,6 +116,8 @@ class Step:
             return Failed(self.stage, self._explained(error))
 
     def _called(self, item: Any, request: Any) -> Any:
+        if self._plain is not None:
+            return self._plain(item)
         if self._call is not None:
             return self._call(item, request=request)
         if isinstance(item, dict) or hasattr(item, "keys"):
@@ -163,8 +167,14 @@ class Pipeline:
         """Which steps take lists."""
         return {step.stage: step.batched for step in self.steps}
 
-    def run(self, requests: List[Tuple[memoryview, List[List[Any]]]], body: memoryview) -> List[Any]:
-        """The answers to some requests, each as bytes or :class:`Failed`."""
+    def run(
+        self,
+        requests: List[Tuple[memoryview, List[List[Any]]]],
+        body: memoryview,
+        computed: Callable[[], None] = lambda: None,
+    ) -> List[Any]:
+        """The answers to some requests, each as bytes or :class:`Failed`. ``computed`` is called when all
+        that is left is to write them."""
         items: List[Any] = []
         for text, attached in requests:
             try:
@@ -174,6 +184,7 @@ class Pipeline:
         originals = items
         for step in self.steps:
             items = step.run(items, originals)
+        computed()
         return [self._encoded(item) for item in items]
 
     def _encoded(self, item: Any) -> Any:

@@ -46,11 +46,13 @@ pub enum Kind {
     Result = 19,
     /// From the process: a line for the log.
     Log = 20,
+    /// From the process: a run is computed, its answers are being written, and the next run may come.
+    Computed = 21,
 }
 
 impl Kind {
     /// Every kind, to find one by its number.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::Load,
         Self::Run,
         Self::Shutdown,
@@ -60,6 +62,7 @@ impl Kind {
         Self::Failed,
         Self::Result,
         Self::Log,
+        Self::Computed,
     ];
 }
 

@@ -41,8 +41,7 @@ impl Gathering {
     /// single one never waits, however many rows each request has.
     pub(super) fn answered(&mut self, callers: usize, time: Duration, waiting: usize, now: Instant) {
         self.open = None;
-        // A slow run before it, such as the first, is no reason for a long wait now.
-        let wait = (self.cost.fixed().min(time) / 2).min(MAX_WAIT);
+        let wait = self.wait(time);
         if wait < MIN_WAIT || callers == 0 || callers + waiting < 2 {
             return;
         }
@@ -51,6 +50,23 @@ impl Gathering {
             return;
         }
         self.open = Some(Wait { until: now + wait, all: callers + waiting, enough: waiting + callers.div_ceil(2) });
+    }
+
+    /// A run is computed after this time, and others wait. Returns true if they may go before it is answered, since nobody would be
+    /// waited for.
+    pub(super) fn computed(&mut self, time: Duration) -> bool {
+        if self.wait(time) < MIN_WAIT {
+            return true;
+        }
+        let left_out = self.left_out > 0;
+        self.left_out = self.left_out.saturating_sub(1);
+        left_out
+    }
+
+    /// The wait that a run of this duration justifies.
+    fn wait(&self, time: Duration) -> Duration {
+        // A slow run before it, such as the first, is no reason for a long wait now.
+        (self.cost.fixed().min(time) / 2).min(MAX_WAIT)
     }
 
     /// Learns the time of a run.
@@ -160,6 +176,18 @@ mod tests {
         assert_eq!(gathering.until(32), Some(now + 2 * MS));
         gathering.answered(32, Duration::from_secs(2), 32, now);
         assert_eq!(gathering.until(32), Some(now + MAX_WAIT));
+    }
+
+    #[test]
+    fn a_run_goes_early_where_nobody_would_be_waited_for() {
+        let (now, mut gathering) = (Instant::now(), learned(MS / 10, MS / 100));
+        assert!(gathering.computed(MS / 2), "a run costs little beside its rows");
+        gathering = learned(6 * MS, MS / 100);
+        assert!(!gathering.computed(6 * MS), "callers are waited for");
+        gathering.answered(8, 6 * MS, 4, now);
+        gathering.taken(5);
+        let early = (0..3).map(|_| gathering.computed(6 * MS)).collect::<Vec<_>>();
+        assert_eq!(early, [true, true, false], "they did not come: two waits are left out");
     }
 
     #[test]

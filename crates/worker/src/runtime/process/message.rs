@@ -37,7 +37,7 @@ pub(in crate::runtime) struct Limits<'a> {
     pub(in crate::runtime) data: Option<u64>,
 }
 
-/// Requests. Positions are in the body.
+/// Requests. Positions are in the body, where arrays begin at multiples of 8 bytes.
 #[derive(Debug, Serialize)]
 pub(in crate::runtime) struct Run<'a> {
     pub(in crate::runtime) run: u64,
@@ -47,6 +47,12 @@ pub(in crate::runtime) struct Run<'a> {
 
 /// An array of numbers beside a document: name, datatype, shape, start, end.
 pub(in crate::runtime) type Beside<'a> = (&'a str, Datatype, &'a [i64], usize, usize);
+
+/// A run whose answers are being written.
+#[derive(Debug, Deserialize)]
+pub(in crate::runtime) struct Computed {
+    pub(in crate::runtime) run: u64,
+}
 
 /// The name of the step of the load that begins, for the log.
 #[derive(Debug, Deserialize)]

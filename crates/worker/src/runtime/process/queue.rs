@@ -62,6 +62,8 @@ pub(in crate::runtime) struct SentRun {
     pub(in crate::runtime) sent: Instant,
     /// The process was told that nobody waits for it.
     pub(in crate::runtime) stopped: bool,
+    /// The process has said that it is computed.
+    pub(in crate::runtime) computed: bool,
 }
 
 /// The requests of one replica, waiting and sent, and the decision which to send together. Brain without I/O.
@@ -71,6 +73,8 @@ pub(in crate::runtime) struct Queue {
     waiting: VecDeque<ProcessRequest>,
     pub(in crate::runtime) running: VecDeque<SentRun>,
     gathering: Gathering,
+    /// The process writes the answers of its run: the requests that wait may go.
+    writes: bool,
     /// The last answer.
     answered: Option<Instant>,
     next: u64,
@@ -79,7 +83,7 @@ pub(in crate::runtime) struct Queue {
 impl Queue {
     pub(in crate::runtime) fn new(limits: Limits) -> Self {
         let (waiting, running) = (VecDeque::new(), VecDeque::new());
-        Self { limits, waiting, running, gathering: Gathering::default(), answered: None, next: 1 }
+        Self { limits, waiting, running, gathering: Gathering::default(), writes: false, answered: None, next: 1 }
     }
 
     /// The number of requests that wait or run.
@@ -113,15 +117,17 @@ impl Queue {
                 let due = first.since + self.limits.max_delay;
                 Some(self.gathering.until(self.callers()).map_or(due, |until| until.max(due)))
             }
-            // What could still grow waits for the run before it: batches get larger as the load does.
-            running if running <= self.limits.parallel_runs && full => Some(first.since),
-            _ => None,
+            // What could still grow waits until the run before it is computed: batches get larger as the load does.
+            running if running > self.limits.parallel_runs => None,
+            _ if full => Some(first.since),
+            _ => self.writes.then_some(first.since + self.limits.max_delay),
         }
     }
 
     /// Takes the next run. Requests that nobody waits for are dropped, those that are late are told.
     pub(in crate::runtime) fn take(&mut self, now: Instant) -> Option<&SentRun> {
         self.gathering.taken(self.callers());
+        self.writes = false;
         let (mut entries, mut bytes) = (Vec::new(), 0);
         while entries.len() < self.limits.max_rows.max(1) {
             let Some(entry) = self.waiting.pop_front() else { break };
@@ -145,14 +151,28 @@ impl Queue {
         }
         let run = self.next;
         self.next += 1;
-        self.running.push_back(SentRun { run, entries, sent: now, stopped: false });
+        self.running.push_back(SentRun { run, entries, sent: now, stopped: false, computed: false });
         self.running.back()
+    }
+
+    /// The process has computed a run and writes its answers. Returns true if what waits may go: it is there when the process is done,
+    /// and callers that are not here yet have no answer to come back with. Not where a run costs so much that callers are worth a wait.
+    pub(in crate::runtime) fn computed(&mut self, run: u64, now: Instant) -> bool {
+        let Some(first) = self.running.front_mut().filter(|first| first.run == run && !first.computed) else {
+            return false;
+        };
+        first.computed = true;
+        let began = self.answered.map_or(first.sent, |before| before.max(first.sent));
+        let may_go = !self.waiting.is_empty() && self.running.len() <= self.limits.parallel_runs;
+        self.writes = may_go && self.gathering.computed(now.saturating_duration_since(began));
+        self.writes
     }
 
     /// The requests of a run that was answered.
     pub(in crate::runtime) fn answered(&mut self, run: u64, now: Instant) -> Option<SentRun> {
         let index = self.running.iter().position(|running| running.run == run)?;
         let running = self.running.remove(index)?;
+        self.writes = false;
         // Of two that the process had, the second began when the first was answered.
         let began = self.answered.replace(now).map_or(running.sent, |before| before.max(running.sent));
         let time = now.saturating_duration_since(began);
@@ -164,12 +184,14 @@ impl Queue {
         Some(running)
     }
 
-    /// The process is gone: its runs are lost, and nothing waits for it.
+    /// The process is gone: the runs that it had begun are lost. The one that it had beside them was not run, nor what waits.
     pub(in crate::runtime) fn lost(&mut self, why: &str, retry_in: Duration) {
+        let not_begun = self.running.split_off(self.limits.parallel_runs.max(1).min(self.running.len()));
+        self.writes = false;
         for entry in self.running.drain(..).flat_map(|running| running.entries) {
             let _ = entry.reply.send(Outcome::Lost(why.to_owned()));
         }
-        for entry in self.waiting.drain(..) {
+        for entry in not_begun.into_iter().flat_map(|running| running.entries).chain(self.waiting.drain(..)) {
             let _ = entry.reply.send(Outcome::NotRun(retry_in));
         }
     }
@@ -253,6 +275,51 @@ mod tests {
     }
 
     #[test]
+    fn the_next_run_goes_while_the_answers_of_one_are_written() {
+        let (now, mut queue) = (Instant::now(), queue(8));
+        let mut answers = Vec::new();
+        let mut push = |queue: &mut Queue| {
+            let (entry, answer) = entry(now, 1);
+            answers.push(answer);
+            queue.push(vec![entry]).expect("room");
+        };
+        push(&mut queue);
+        let run = queue.take(now).expect("a run").run;
+        push(&mut queue);
+        assert_eq!((queue.computed(run + 1, now), queue.due()), (false, None), "another run");
+        assert!(queue.computed(run, now));
+        assert_eq!(queue.due(), Some(now + queue.limits.max_delay), "it waits for others as long as always");
+        assert_eq!(queue.take(now).map(|running| running.entries.len()), Some(1));
+        push(&mut queue);
+        assert_eq!(
+            (queue.computed(run, now), queue.due()),
+            (false, None),
+            "it said so before, and has one more already"
+        );
+        assert!(queue.answered(run, now).is_some());
+        assert_eq!(queue.due(), None, "the next one is not computed");
+        queue.lost("gone", Duration::ZERO);
+        let outcomes = answers.iter_mut().map(|answer| answer.try_recv().ok());
+        let lost = outcomes.map(|outcome| outcome.map(|outcome| matches!(outcome, Outcome::Lost(_))));
+        assert_eq!(lost.collect::<Vec<_>>(), [None, Some(true), Some(false)]);
+    }
+
+    #[test]
+    fn requests_that_come_while_answers_are_written_wait_for_them() {
+        let (now, mut queue) = (Instant::now(), queue(8));
+        let (first, _one) = entry(now, 1);
+        queue.push(vec![first]).expect("room");
+        let run = queue.take(now).expect("a run").run;
+        assert!(!queue.computed(run, now), "nobody waits");
+        let (second, _other) = entry(now, 1);
+        queue.push(vec![second]).expect("room");
+        assert_eq!(queue.due(), None);
+        queue.push(vec![entry(now, 1).0]).expect("room");
+        queue.lost("gone", Duration::ZERO);
+        assert_eq!(queue.len(), 0);
+    }
+
+    #[test]
     fn a_single_caller_never_waits_however_many_rows_a_request_has() {
         let (mut now, mut queue) = (Instant::now(), queue(8));
         queue.limits.max_delay = Duration::ZERO;
@@ -306,14 +373,15 @@ mod tests {
     }
 
     #[test]
-    fn what_was_sent_is_lost_and_what_waited_was_not_run() {
+    fn what_was_begun_is_lost_and_what_was_sent_beside_it_or_waited_was_not_run() {
         let (now, mut queue) = (Instant::now(), queue(1));
-        let (entries, mut answers): (Vec<_>, Vec<_>) = (0..2).map(|_| entry(now, 1)).unzip();
+        let (entries, mut answers): (Vec<_>, Vec<_>) = (0..3).map(|_| entry(now, 1)).unzip();
         queue.push(entries).expect("room");
-        queue.take(now);
+        (0..2).for_each(|_| assert!(queue.take(now).is_some()));
         queue.lost("gone", Duration::from_secs(1));
         assert!(matches!(answers[0].try_recv(), Ok(Outcome::Lost(_))));
         assert!(matches!(answers[1].try_recv(), Ok(Outcome::NotRun(_))));
+        assert!(matches!(answers[2].try_recv(), Ok(Outcome::NotRun(_))));
         assert_eq!(queue.len(), 0);
     }
 }

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use super::{
     frame::{Frame, Kind},
-    message::{Answer, Answers, Log, Step},
+    message::{Answer, Answers, Computed, Log, Step},
     queue::{Outcome, SentRun},
     shared::{Reported, Shared},
 };
@@ -24,6 +24,7 @@ impl Shared {
             Kind::Failed => {
                 serde_json::from_slice(&frame.head).map(|raised| self.set_reported(Reported::Failed(raised)))
             }
+            Kind::Computed => serde_json::from_slice(&frame.head).map(|Computed { run }| self.computed(run)),
             Kind::Result => serde_json::from_slice(&frame.head).map(|answers| self.answer(answers, &frame)),
             Kind::Log => serde_json::from_slice(&frame.head).map(|log| self.log(&log)),
             Kind::Load | Kind::Run | Kind::Shutdown | Kind::Stop => Ok(()),
@@ -57,6 +58,17 @@ impl Shared {
             "warning" => tracing::warn!(event = "model_log", %deployment_id, text),
             "debug" => tracing::debug!(event = "model_log", %deployment_id, text),
             _ => tracing::info!(event = "model_log", %deployment_id, text),
+        }
+    }
+
+    /// Sends the next run while the answers of this one are written.
+    fn computed(&self, run: u64) {
+        let now = Instant::now();
+        let mut state = self.locked();
+        let wake = state.queue.computed(run, now) && state.dispatch(now);
+        drop(state);
+        if wake {
+            self.changed.notify_all();
         }
     }
 

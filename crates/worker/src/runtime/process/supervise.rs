@@ -7,7 +7,7 @@
 //!          └──failed or died─────────────────────────────────────────────┘    stop: asked, then made to end
 //! ```
 //! One thread per replica does all of it; another one reads what the process sends and answers who waits. Small runs go by the
-//! thread that has them (`frame_writer`): the caller's, or the reader's when the run before is answered. The first load that fails ends the
+//! thread that has them (`frame_writer`): the caller's, or the reader's when the run before is computed or answered. The first load that fails ends the
 //! supervision: its error is the replica's.
 
 use std::{

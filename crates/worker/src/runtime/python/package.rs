@@ -8,11 +8,12 @@ use std::{
 use aws_lc_rs::digest::{Context, SHA256};
 
 /// Its files, from `python/berth` of the repository.
-const FILES: [(&str, &str); 18] = [
+const FILES: [(&str, &str); 19] = [
     ("__init__.py", include_str!("../../../../../python/berth/src/berth/__init__.py")),
     ("adapt.py", include_str!("../../../../../python/berth/src/berth/adapt.py")),
     ("boosters.py", include_str!("../../../../../python/berth/src/berth/boosters.py")),
     ("documents.py", include_str!("../../../../../python/berth/src/berth/documents.py")),
+    ("encoding.py", include_str!("../../../../../python/berth/src/berth/encoding.py")),
     ("errors.py", include_str!("../../../../../python/berth/src/berth/errors.py")),
     ("estimators.py", include_str!("../../../../../python/berth/src/berth/estimators.py")),
     ("forests.py", include_str!("../../../../../python/berth/src/berth/forests.py")),
