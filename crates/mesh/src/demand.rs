@@ -2,15 +2,18 @@
 //!
 //! ```text
 //! request ── first since the last word ──→ listed ──┬─ every second ──→ Demand batch ─→ controller
-//! miss ───── listed, and the flusher is woken ──────┘  (still waiting or in flight: listed again)
+//! miss ───── listed, and all told at once ──────────┴───────────────→ Demand batch ─┘
+//!                                          (still waiting or in flight: listed again)
 //! ```
+//! A miss is told by the thread of its request, with the other uses that are listed: what is evicted for it is the longest unused. Where
+//! many are listed, or words are on their way already, the flusher is woken instead.
 //!
 //! A deployment is listed once however many requests come, so the lock is taken once per deployment and second, and the
 //! list is bounded by the number of deployments.
 
 use std::{
     mem,
-    sync::{Arc, Mutex, PoisonError, atomic::Ordering::Relaxed},
+    sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, atomic::Ordering::Relaxed},
     time::{Duration, SystemTime},
 };
 
@@ -30,6 +33,9 @@ const OUTCOMES_INTERVAL: Duration = Duration::from_secs(5);
 /// The most deployments in one event, so that none holds the controller up for long.
 const MAX_EVENT_ENTRIES: usize = 1_024;
 
+/// The most deployments that the thread of a miss tells of: some microseconds.
+const MAX_TOLD_BY_MISS: usize = 64;
+
 /// The deployments that were used or waited for since the last report.
 pub(crate) struct DemandTracker {
     listed: Mutex<Vec<Arc<DeploymentState>>>,
@@ -39,6 +45,10 @@ pub(crate) struct DemandTracker {
     page_outs: Mutex<Vec<DeploymentName>>,
     /// A miss or a page-out: do not wait for the tick.
     urgent: Notify,
+    /// The way to the controller, as long as the flusher runs.
+    events: OnceLock<mpsc::WeakSender<GatewayEvent>>,
+    /// True while the flusher has words that are not sent: a newer word must not overtake them.
+    flushing: Mutex<bool>,
     /// The clocks at the same moment, so that one monotonic reading per request gives both its latency and its time.
     started: (Instant, u64),
 }
@@ -51,6 +61,8 @@ impl DemandTracker {
             unreported: Mutex::default(),
             page_outs: Mutex::default(),
             urgent: Notify::new(),
+            events: OnceLock::new(),
+            flushing: Mutex::new(false),
             started: (Instant::now(), u64::try_from(epoch.as_nanos()).unwrap_or(u64::MAX)),
         })
     }
@@ -64,7 +76,46 @@ impl DemandTracker {
     /// Notes that a request waits, which was noted before: the controller is told at once.
     pub(crate) fn demand(&self, entry: &Arc<DeploymentState>, now: Instant) {
         self.used(entry, now);
-        self.urgent.notify_one();
+        if !self.tell() {
+            self.urgent.notify_one();
+        }
+    }
+
+    /// Tells the controller of what is listed; false if that is the flusher's, because it is much or other words go before.
+    fn tell(&self) -> bool {
+        let Some(events) = self.events.get().and_then(mpsc::WeakSender::upgrade) else { return false };
+        let flushing = self.flushing();
+        if *flushing || events.capacity() < events.max_capacity() {
+            return false;
+        }
+        let Ok(room) = events.try_reserve() else { return false };
+        let Some(entries) = self.few() else { return false };
+        if !entries.is_empty() {
+            room.send(GatewayEvent::Demand(entries.iter().map(|entry| self.word(entry)).collect()));
+            Self::report_later(&mut self.unreported(), entries);
+        }
+        true
+    }
+
+    /// Empties the demand, if it is a few deployments and nothing else.
+    fn few(&self) -> Option<Vec<Arc<DeploymentState>>> {
+        if !self.page_outs.lock().unwrap_or_else(PoisonError::into_inner).is_empty() {
+            return None;
+        }
+        let mut listed = self.listed.lock().unwrap_or_else(PoisonError::into_inner);
+        (listed.len() <= MAX_TOLD_BY_MISS).then(|| mem::take(&mut *listed))
+    }
+
+    fn unreported(&self) -> MutexGuard<'_, Vec<Arc<DeploymentState>>> {
+        self.unreported.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn report_later(unreported: &mut Vec<Arc<DeploymentState>>, entries: Vec<Arc<DeploymentState>>) {
+        unreported.extend(entries.into_iter().filter(|entry| !entry.hot().usage.unreported.swap(true, Relaxed)));
+    }
+
+    fn flushing(&self) -> MutexGuard<'_, bool> {
+        self.flushing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Notes that nobody waits for a deployment any more: it is listed still, and others may be waiting for its room.
@@ -112,12 +163,8 @@ impl DemandTracker {
         }
         // After the uses that came before them: a use takes an earlier wish back.
         events.extend(page_outs.into_iter().map(GatewayEvent::PageOut));
-        let mut unreported = self.unreported.lock().unwrap_or_else(PoisonError::into_inner);
-        for entry in entries {
-            if !entry.hot().usage.unreported.swap(true, Relaxed) {
-                unreported.push(entry);
-            }
-        }
+        let mut unreported = self.unreported();
+        Self::report_later(&mut unreported, entries);
         if report {
             events.extend(outcomes(&mut unreported));
         }
@@ -146,6 +193,8 @@ impl DemandTracker {
     pub(crate) async fn run(&self, events: mpsc::Sender<GatewayEvent>, stopped: CancellationToken) {
         let (mut tick, mut report_at) = (interval(DEMAND_INTERVAL), Instant::now() + OUTCOMES_INTERVAL);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        // There is one flusher in the life of a gateway.
+        let _ = self.events.set(events.downgrade());
         loop {
             let last = tokio::select! {
                 () = self.urgent.notified() => false,
@@ -157,12 +206,14 @@ impl DemandTracker {
             if report {
                 report_at = now + OUTCOMES_INTERVAL;
             }
+            *self.flushing() = true;
             for event in self.take(report) {
                 if events.send(event).await.is_err() {
                     tracing::debug!("nobody listens to demand any more");
                     return;
                 }
             }
+            *self.flushing() = false;
             if last {
                 return;
             }

@@ -119,7 +119,8 @@ impl DeploymentState {
     /// The right to run one request, if it can be had now. Takes no lock.
     ///
     /// A replica that refuses (it drains) may have been replaced by one of the same revision that the route does not
-    /// hold yet: `replicas` is asked again before this is a miss.
+    /// hold yet: `replicas` is asked again before this is a miss. So it is where a request would only wait for the controller to
+    /// plan once more and say that the replica is ready.
     pub(crate) fn lease(
         &self,
         wanted: RevisionSelector<'_>,
@@ -142,9 +143,10 @@ impl DeploymentState {
     ) -> Result<(T, Arc<str>), NoLease> {
         let route = self.route();
         let or_gone = |no: NoLease| if route.terms.gone { NoLease::Gone } else { no };
-        let target = route.pick(wanted, || self.hot().draws.fetch_add(1, Ordering::Relaxed)).map_err(or_gone)?;
+        let draw = || self.hot().draws.fetch_add(1, Ordering::Relaxed);
+        let (target, may_be_here) = route.seek(wanted, draw).map_err(or_gone)?;
         let held = target.replica.as_ref().and_then(&take);
-        let again = || target.ready.then(|| take(&replicas.get(&target.revision)?)).flatten();
+        let again = || may_be_here.then(|| take(&target.replica_in(replicas)?)).flatten();
         match held.or_else(again) {
             Some(taken) => Ok((taken, Arc::clone(&target.version))),
             None if route.terms.gone => Err(NoLease::Gone),
@@ -187,10 +189,11 @@ impl DeploymentState {
             return Ok(NextTarget::Local(None));
         }
         let or_gone = |no: NoLease| if route.terms.gone { NoLease::Gone } else { no };
-        let target = route.pick(wanted, || self.hot().draws.fetch_add(1, Ordering::Relaxed)).map_err(or_gone)?;
+        let draw = || self.hot().draws.fetch_add(1, Ordering::Relaxed);
+        let (target, may_be_here) = route.seek(wanted, draw).map_err(or_gone)?;
         let serving = |replica: Arc<Replica>| (!replica.is_draining()).then(|| replica.in_flight());
         let held = target.replica.clone().and_then(serving);
-        let again = || target.ready.then(|| replicas.get(&target.revision).and_then(serving)).flatten();
+        let again = || may_be_here.then(|| target.replica_in(replicas).and_then(serving)).flatten();
         let local = held.or_else(again).filter(|_| !tried.has_here());
         let here = || {
             NextTarget::Local(Some(LocalTarget {

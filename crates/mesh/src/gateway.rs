@@ -128,9 +128,8 @@ pub fn build(
     let memory = RequestMemory::new(limits.memory, shape);
     let members = fleet.as_ref().and_then(|fleet| fleet.members.clone());
     let forwarding = fleet.map(|fleet| Arc::new(Forwarding::new(fleet, limits, config.propagate.clone())));
-    if let Some(members) = members.clone() {
-        replicas.listen(hints::announcer(members));
-    }
+    // Weak: a route holds replicas, and each of them the listener.
+    replicas.listen(hints::announcer(Arc::downgrade(&routes), members.clone()));
     let calls = config.calls.map(|settings| Calls::register(settings, is_known(&routes, &replicas), registry));
     let (payloads, deliveries) = Payloads::build(&config.payloads, registry).unzip();
     let exporter = Exporter {

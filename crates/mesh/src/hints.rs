@@ -1,18 +1,27 @@
-//! Tells the other nodes of the replicas of this one, before the controller does.
+//! Tells of the replicas of this node before the controller does: the requests that wait here, and the other nodes.
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use berth_peer::{Hint, Members};
 
-use crate::local::{ReplicaChange, ReplicaListener};
+use crate::{
+    local::{ReplicaChange, ReplicaListener},
+    routes::Routes,
+};
 
-/// A listener that announces every change of the replicas here.
-pub(crate) fn announcer(members: Members) -> ReplicaListener {
+/// A listener that wakes what waits in this gateway for a replica to come or to go, and announces every change of the replicas
+/// here to the other nodes, if there are any.
+pub(crate) fn announcer(routes: Weak<Routes>, members: Option<Members>) -> ReplicaListener {
     Arc::new(move |revision, change| {
-        members.say(Hint {
-            worker: members.me().clone(),
-            revision: revision.clone(),
-            ready: change == ReplicaChange::Ready,
-        });
+        if let Some(routes) = routes.upgrade() {
+            routes.wake(revision.deployment());
+        }
+        if let Some(members) = &members {
+            members.say(Hint {
+                worker: members.me().clone(),
+                revision: revision.clone(),
+                ready: change == ReplicaChange::Ready,
+            });
+        }
     })
 }

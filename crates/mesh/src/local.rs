@@ -10,7 +10,7 @@ use std::{
     collections::BTreeMap,
     sync::{
         Arc, Mutex, OnceLock, PoisonError, Weak,
-        atomic::{AtomicU32, AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering},
     },
     time::{Duration, Instant},
 };
@@ -193,6 +193,7 @@ impl LocalReplicas {
             revision: revision.clone(),
             model,
             state: AtomicU32::new(0),
+            routed: AtomicBool::new(false),
             requests: AtomicU64::new(0),
             idle: Notify::new(),
             listener: listener.clone(),
@@ -279,6 +280,8 @@ pub struct Replica {
     state: AtomicU32,
     /// Leases that were given for requests. Beside `state`: the same cache line is written anyway.
     requests: AtomicU64,
+    /// A route has named it: from now on it serves as long as one does.
+    routed: AtomicBool,
     idle: Notify,
     listener: Option<ReplicaListener>,
 }
@@ -288,6 +291,17 @@ impl Replica {
     #[must_use]
     pub fn revision(&self) -> &RevisionId {
         &self.revision
+    }
+
+    /// Notes that a route names it.
+    pub(crate) fn set_routed(&self) {
+        self.routed.store(true, Ordering::Relaxed);
+    }
+
+    /// True if a route has named it. One that was never named has just been loaded, and the controller is about to say so; one that is
+    /// no longer named is being unloaded.
+    pub(crate) fn was_routed(&self) -> bool {
+        self.routed.load(Ordering::Relaxed)
     }
 
     /// The model, for what needs no lease: metadata and statistics.

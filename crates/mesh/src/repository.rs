@@ -94,7 +94,8 @@ async fn unloaded(stack: &Stack, entry: &DeploymentState, deadline: Instant) -> 
     loop {
         let mut changed = std::pin::pin!(hot.queue.changed());
         changed.as_mut().enable();
-        if !entry.route().any_ready() {
+        // One that was just loaded here answers before the route says so.
+        if !entry.route().any_ready() && entry.would_lease(None, &stack.parking.replicas).is_err() {
             return Ok(());
         }
         if !asked {

@@ -136,7 +136,7 @@ impl Target {
             version: version.name.as_str().into(),
             revision: version.revision.clone(),
             ready,
-            replica: ready.then(|| resolver.replicas.get(&version.revision)).flatten(),
+            replica: ready.then(|| routed(&resolver.replicas, &version.revision)).flatten(),
             endpoints: resolver.remotes.as_ref().and_then(endpoints),
         }
     }
@@ -144,6 +144,14 @@ impl Target {
     /// A revision that is ready nowhere, with its hash for a version name.
     pub(crate) fn cold(revision: RevisionId) -> Self {
         Self { version: revision.hash().into(), revision, ready: false, replica: None, endpoints: None }
+    }
+
+    /// A replica of it here that the route does not hold: any where the route says that one is ready, else one that was just loaded.
+    pub(crate) fn replica_in(&self, replicas: &LocalReplicas) -> Option<Arc<Replica>> {
+        match self.ready {
+            true => routed(replicas, &self.revision),
+            false => replicas.get(&self.revision).filter(|replica| !replica.was_routed()),
+        }
     }
 
     /// The route says that it is ready somewhere, or a hint does.
@@ -205,7 +213,7 @@ impl Resolved {
             return None;
         }
         let refresh = |target: &Target| Target {
-            replica: if stale(target) { replicas.get(&target.revision) } else { target.replica.clone() },
+            replica: if stale(target) { routed(replicas, &target.revision) } else { target.replica.clone() },
             ..target.clone()
         };
         let targets = self.targets.iter().map(refresh).collect();
@@ -316,6 +324,39 @@ impl Resolved {
         }
     }
 
+    /// The target of a request, and true if a replica of it that is here may be called although the route does not hold it: one that has
+    /// come back, or one that was just loaded ([`Replica::was_routed`]) and is waited for.
+    pub(crate) fn seek(
+        &self,
+        wanted: RevisionSelector<'_>,
+        draw: impl FnOnce() -> u32,
+    ) -> Result<(&Target, bool), NoLease> {
+        let picked = self.pick(wanted, draw);
+        if let Ok(target) = picked
+            && target.ready
+        {
+            return Ok((target, true));
+        }
+        match (picked, self.awaited().filter(|_| wanted.version.is_none())) {
+            (Ok(target), awaited) => Ok((target, awaited.is_some())),
+            (Err(NoLease::Miss(_)), Some(awaited)) => Ok((awaited, true)),
+            (Err(no), _) => Err(no),
+        }
+    }
+
+    /// The revision of an on-demand deployment that all requests wait for: the controller has it loaded, here or elsewhere, and a
+    /// replica of it that can be called answers them before the controller says so. `None` where they may have to do with another
+    /// revision, or are not to be answered.
+    fn awaited(&self) -> Option<&Target> {
+        let only = match (&*self.split, &*self.targets) {
+            ([], [only]) => only,
+            ([(index, _)], targets) => &targets[*index as usize],
+            _ => return None,
+        };
+        let waits = self.terms.on_demand && !self.terms.gone && matches!(self.terms.on_miss, OnMiss::Park);
+        (waits && !only.is_ready()).then_some(only)
+    }
+
     /// The share that a key leads to, among those that are ready.
     fn kept_together(&self, key: u64) -> Option<&(u32, u32)> {
         let candidate = |(index, weight): &(u32, u32)| {
@@ -340,6 +381,11 @@ impl<'a> RevisionSelector<'a> {
     pub(crate) fn of(version: Option<&'a str>) -> Self {
         Self { version, key: None }
     }
+}
+
+/// A replica here that a route names.
+fn routed(replicas: &LocalReplicas, revision: &RevisionId) -> Option<Arc<Replica>> {
+    replicas.get(revision).inspect(|replica| replica.set_routed())
 }
 
 /// The order of picks among the shares that are ready somewhere, where there is more than one share.

@@ -76,6 +76,14 @@ impl Routes {
         self.entries.pin().get(name).map(|slot| slot.state(name))
     }
 
+    /// Has the requests that wait for a deployment look again for a replica.
+    pub(crate) fn wake(&self, name: &DeploymentName) {
+        let entries = self.entries.pin();
+        if let Some(hot) = entries.get(name).and_then(RouteEntry::live).and_then(|state| state.used()) {
+            hot.queue.wake();
+        }
+    }
+
     /// True if a deployment of this name is declared.
     pub(crate) fn has(&self, name: &DeploymentName) -> bool {
         self.entries.pin().contains_key(name)

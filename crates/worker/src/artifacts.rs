@@ -173,9 +173,13 @@ impl Artifacts {
     async fn find(&self, request: &FetchRequest, listener: Listener) -> Result<(Artifact, Pin), Fault> {
         let location = Location::parse(&request.uri)?;
         let location = Location { secret: self.stores.secret(&location), ..location };
-        let storages = self.stores.storages();
-        let location = tokio::task::spawn_blocking(move || storage::resolve(&storages, location)).await;
-        let location = location.map_err(Fault::internal)??;
+        let location = match self.stores.storages() {
+            storages if storage::reads(&storages, &location) => {
+                let resolved = tokio::task::spawn_blocking(move || storage::resolve(&storages, location)).await;
+                resolved.map_err(Fault::internal)??
+            }
+            _ => location,
+        };
         let progress = Progress::new(listener);
         if let Some(path) = location.path() {
             let artifact = file::check(&self.cache, &location, path, request).await?;

@@ -335,13 +335,14 @@ impl Worker {
                         break Event::Stop;
                     }
                     // Where nobody listens any more, it is dropped: the next controller asks for the whole.
-                    permit = reports.reserve(), if !outbox.is_empty() => {
+                    permit = reports.reserve(), if outbox.is_due(Instant::now()) => {
                         // At the end of a process its controller may end first, which is no failure.
                         (permit.is_ok() || give_up.is_none()).then(|| effects.log_heartbeat(&agent, permit.is_ok()));
                         if let (Ok(permit), Some(report)) = (permit, outbox.take()) {
                             permit.send(report);
                         }
                     }
+                    () = sleep_until(outbox.due()), if !outbox.is_due(Instant::now()) => {}
                     () = self.leaving.cancelled(), if !announced => {
                         announced = true;
                         break Event::Leave;
@@ -394,7 +395,7 @@ fn perform(agent: &mut Agent, event: Event, clock: &Clock, effects: &mut EffectR
         match effect {
             Effect::Report(change) => {
                 effects.log_report(&change);
-                outbox.put(change);
+                outbox.put(change, Instant::now());
             }
             effect => effects.perform(effect),
         }

@@ -4,7 +4,7 @@
 //! commit() ──bounded queue──▶ writer thread: take all that wait → one redb transaction → fsync → answer each, move `current`
 //! commit_relaxed() ──────────▶ the same; where a group has no other commit the fsync follows within 100 ms, on a slow disk 1 s
 //! get/list ──▶ a snapshot read on a blocking thread                                                   │
-//! watch    ──▶ pulls log[next..] whenever `current` moves ◀──────────────────────────────────────────┘
+//! watch    ──▶ pulls log[next..] whenever `current` moves, the last ones from memory ◀───────────────┘
 //! ```
 //!
 //! Tables: `kv` key → created, modified, version, value; `log` rev → the commit's changes; `meta` the format's number,
@@ -13,6 +13,7 @@
 
 mod codec;
 mod file;
+mod recent;
 #[cfg(test)]
 mod tests;
 mod writer;

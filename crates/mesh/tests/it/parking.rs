@@ -8,7 +8,7 @@ use berth_spec::{
 use futures::future::join_all;
 use tokio::{io::AsyncWriteExt as _, net::TcpStream};
 
-use crate::fixture::{Echo, REQUEST, TestGateway, cold, delta, name, revision, until};
+use crate::fixture::{Echo, REQUEST, TestGateway, cold, delta, name, on, revision, until, warm};
 
 #[tokio::test]
 async fn one_miss_is_one_demand_and_ready_wakes_all() {
@@ -21,6 +21,29 @@ async fn one_miss_is_one_demand_and_ready_wakes_all() {
     gateway.serve("iris", "1", Echo::open()).await;
     let answers = join_all(waiting).await;
     assert!(answers.iter().all(|answer| answer.as_ref().is_ok_and(|answer| answer.status == 200)));
+}
+
+#[tokio::test]
+async fn who_waits_goes_to_the_replica_that_is_here_before_the_controller_says_so() {
+    let mut gateway = TestGateway::new();
+    gateway.set(vec![on("iris", "1", &[]), cold("named")]).await;
+    let waiting = tokio::task::spawn(gateway.infer("iris", &[]));
+    gateway.miss("iris").await;
+    gateway.replicas.insert(revision("iris", "1"), Echo::open());
+    assert_eq!(waiting.await.expect("it ran").status, 200);
+    assert_eq!(gateway.get("/v2/models/iris/ready").await.status, 200);
+    // One that a route has named and no longer names is being unloaded.
+    gateway.set(vec![warm("iris", "1")]).await;
+    gateway.set(vec![on("iris", "1", &[])]).await;
+    assert_eq!(gateway.get("/v2/models/iris/ready").await.status, 503);
+    // One of a revision that no route names answers nobody.
+    gateway.replicas.insert(revision("named", "1"), Echo::open());
+    let other = gateway.infer("named", &[("berth-timeout-ms", "50")]).await;
+    assert_eq!((other.status.as_u16(), other.reason().as_str()), (503, "loading"));
+    // Nor one that is here while the plan says why there is none.
+    gateway.replicas.insert(revision("off", "1"), Echo::open());
+    gateway.set(vec![Route { on_miss: OnMiss::ScaledDown, ..on("off", "1", &[]) }]).await;
+    assert_eq!(gateway.infer("off", &[]).await.reason(), "scaled_down");
 }
 
 #[tokio::test]

@@ -52,6 +52,15 @@ pub(super) struct Storage {
     pub(super) access: Access,
 }
 
+/// True if [`resolve`] reads the disk for this location; it gives all others back as they are.
+pub(super) fn reads(settings: &StorageSettings, location: &Location) -> bool {
+    match location.kind {
+        Kind::Volume | Kind::Storage => true,
+        Kind::S3 | Kind::Gcs | Kind::Azure => location.secret.is_none() && settings.config.is_some(),
+        Kind::File | Kind::Http => false,
+    }
+}
+
 /// Gives a location its storage. Blocks for the moment that a small file takes.
 pub(super) fn resolve(settings: &StorageSettings, location: Location) -> Result<Location, Fault> {
     match location.kind {

@@ -20,6 +20,7 @@ use super::{
     Stopped,
     acquire::{Fetched, LoadDirs},
     load_threads::LoadThreads,
+    ready::BegunValidation,
     telemetry::Commands,
 };
 use crate::{
@@ -73,6 +74,8 @@ pub(super) struct ReplicaResources {
     pub(super) prepared: Option<PreparedModel>,
     pub(super) fetched: Option<Fetched>,
     pub(super) model: Option<Arc<dyn LoadedModel>>,
+    /// The validation inference that follows its load, until the agent asks for it.
+    pub(super) validation: Option<BegunValidation>,
     pub(super) callable: Option<Arc<Callable>>,
     /// Reports changes of health to the agent while it lives.
     pub(super) health_watch: Option<DropGuard>,

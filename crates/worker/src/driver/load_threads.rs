@@ -9,13 +9,15 @@
 //! A runtime with [`MOST_ABANDONED`] abandoned threads gets no further work until one of them has ended.
 
 use std::{
+    any::Any,
     collections::BTreeMap,
-    panic::{AssertUnwindSafe, catch_unwind, resume_unwind},
+    panic::{AssertUnwindSafe, catch_unwind},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
 use berth_spec::FailureCategory;
+use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
 use crate::fault::Fault;
@@ -58,6 +60,67 @@ enum ThreadState {
     Ended,
 }
 
+/// The end of a piece of work at which its thread runs it.
+pub(super) struct Task<T> {
+    threads: LoadThreads,
+    runtime: String,
+    state: Arc<Mutex<ThreadState>>,
+    result: oneshot::Sender<Option<Result<T, Fault>>>,
+}
+
+/// The end at which its result is waited for.
+pub(super) struct Pending<T> {
+    threads: LoadThreads,
+    job: Job,
+    state: Arc<Mutex<ThreadState>>,
+    result: oneshot::Receiver<Option<Result<T, Fault>>>,
+}
+
+impl<T> Task<T> {
+    /// Does the work on this thread; true if its result came in time and is waited for.
+    pub(super) fn run(self, work: impl FnOnce() -> Result<T, Fault>) -> bool {
+        let result = catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| Err(panicked(&*panic)));
+        let stood = std::mem::replace(&mut *locked(&self.state), ThreadState::Ended);
+        if stood == ThreadState::Abandoned {
+            self.threads.count(&self.runtime, |count| count.saturating_sub(1));
+            let left = self.threads.abandoned(&self.runtime);
+            tracing::warn!(event = "abandoned_call_ended", runtime = self.runtime, left);
+        }
+        let in_time = stood == ThreadState::Running;
+        // What nobody takes is dropped here.
+        self.result.send(in_time.then_some(result)).is_ok() && in_time
+    }
+}
+
+impl<T> Pending<T> {
+    /// Waits for the result, but no longer than its time; `None`: no thread has run it.
+    pub(super) async fn outcome(self) -> Option<Result<T, Fault>> {
+        let Self { threads, job, state, mut result } = self;
+        let ended = match tokio::time::timeout(job.limit, &mut result).await {
+            Ok(ended) => ended,
+            // It ended at the last moment.
+            Err(_) if !becomes_late(&state) => result.await,
+            Err(_) => {
+                job.cancel.cancel();
+                // What it says of its cancellation is not the reason.
+                if job.interruptible && tokio::time::timeout(CANCEL_GRACE, &mut result).await.is_ok() {
+                    return Some(Err(job.too_long));
+                }
+                // Counted before it can end.
+                let mut state = locked(&state);
+                if *state == ThreadState::Late {
+                    *state = ThreadState::Abandoned;
+                    threads.count(&job.runtime, |count| count + 1);
+                    let (runtime, abandoned) = (&job.runtime, threads.abandoned(&job.runtime));
+                    tracing::error!(event = "call_abandoned", runtime, what = job.what, abandoned);
+                }
+                return Some(Err(job.too_long));
+            }
+        };
+        ended.ok().map(|result| result.unwrap_or(Err(job.too_long)))
+    }
+}
+
 impl LoadThreads {
     /// Runs the work, or refuses it where too much of its runtime was abandoned.
     pub(super) async fn run<T: Send + 'static>(
@@ -65,6 +128,14 @@ impl LoadThreads {
         job: Job,
         work: impl FnOnce() -> Result<T, Fault> + Send + 'static,
     ) -> Result<T, Fault> {
+        let (task, pending) = self.begin(job)?;
+        tokio::task::spawn_blocking(move || task.run(work));
+        pending.outcome().await.unwrap_or_else(|| Err(Fault::internal("no thread ran it: the worker ends")))
+    }
+
+    /// The two ends of a piece of work, which is refused where too much of its runtime was abandoned. One thread may run several, one
+    /// after the other.
+    pub(super) fn begin<T>(&self, job: Job) -> Result<(Task<T>, Pending<T>), Fault> {
         let abandoned = self.abandoned(&job.runtime);
         if abandoned >= MOST_ABANDONED {
             let message = format!(
@@ -74,47 +145,10 @@ impl LoadThreads {
             );
             return Err(Fault::new(FailureCategory::Runtime, message));
         }
-        let standing = Arc::new(Mutex::new(ThreadState::Running));
-        let (ended, threads, runtime) = (Arc::clone(&standing), self.clone(), job.runtime.clone());
-        let thread = tokio::task::spawn_blocking(move || {
-            let result = catch_unwind(AssertUnwindSafe(work));
-            let stood = std::mem::replace(&mut *locked(&ended), ThreadState::Ended);
-            if stood == ThreadState::Abandoned {
-                threads.count(&runtime, |count| count.saturating_sub(1));
-                tracing::warn!(event = "abandoned_call_ended", runtime, left = threads.abandoned(&runtime));
-            }
-            match result {
-                Ok(result) => (stood == ThreadState::Running).then_some(result),
-                Err(panic) => resume_unwind(panic),
-            }
-        });
-        tokio::pin!(thread);
-        let result = match tokio::time::timeout(job.limit, &mut thread).await {
-            Ok(result) => result,
-            // It ended at the last moment.
-            Err(_) if !becomes_late(&standing) => thread.await,
-            Err(_) => {
-                job.cancel.cancel();
-                // What it says of its cancellation is not the reason.
-                if job.interruptible && tokio::time::timeout(CANCEL_GRACE, &mut thread).await.is_ok() {
-                    return Err(job.too_long);
-                }
-                // Counted before it can end.
-                let mut standing = locked(&standing);
-                if *standing == ThreadState::Late {
-                    *standing = ThreadState::Abandoned;
-                    self.count(&job.runtime, |count| count + 1);
-                    let (runtime, abandoned) = (&job.runtime, self.abandoned(&job.runtime));
-                    tracing::error!(event = "call_abandoned", runtime, what = job.what, abandoned);
-                }
-                return Err(job.too_long);
-            }
-        };
-        match result {
-            Ok(Some(result)) => result,
-            Ok(None) => Err(job.too_long),
-            Err(error) => Err(Fault::internal(format!("the runtime panicked: {error}"))),
-        }
+        let (state, (sender, receiver)) = (Arc::new(Mutex::new(ThreadState::Running)), oneshot::channel());
+        let (threads, runtime) = (self.clone(), job.runtime.clone());
+        let task = Task { threads: threads.clone(), runtime, state: Arc::clone(&state), result: sender };
+        Ok((task, Pending { threads, job, state, result: receiver }))
     }
 
     /// Threads of a runtime that were abandoned and still run.
@@ -127,6 +161,11 @@ impl LoadThreads {
         let count = counts.entry(runtime.to_owned()).or_default();
         *count = change(*count);
     }
+}
+
+fn panicked(panic: &(dyn Any + Send)) -> Fault {
+    let text = panic.downcast_ref::<&str>().copied().or_else(|| panic.downcast_ref::<String>().map(String::as_str));
+    Fault::internal(format!("the runtime panicked: {}", text.unwrap_or("it does not say why")))
 }
 
 /// Marks a thread that still runs when its time is up as late; false if it has ended.

@@ -15,15 +15,16 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use super::{
     acquire::{Fetched, LoadDirs},
     effects::{DriverUpdate, EffectRunner, complete},
-    load_threads::Job,
+    load_threads::{Job, LoadThreads, Pending, Task},
     telemetry::millis,
 };
 use crate::{
     agent::Event,
     fault::Fault,
+    load_times::LoadTimes,
     prepare::PreparedModel,
     replica::{Facts, Validated},
-    runtime::{Health, LoadRequest, Loaded},
+    runtime::{Health, LoadRequest, Loaded, LoadedModel, Runtime},
 };
 
 /// The time limit of a validation inference: a large model's first run, which allocates, passes on a busy machine.
@@ -58,42 +59,30 @@ impl EffectRunner {
             let fetched = self.slots.get_mut(&id).and_then(|slot| slot.fetched.take());
             request.pin = fetched.map(|fetched| Arc::new(fetched) as Arc<dyn Any + Send + Sync>);
         }
+        let Some(runtime) = runtime else {
+            let fault = Fault::new(
+                FailureCategory::Runtime,
+                format!("this worker has no runtime for {format}: see its log for what is missing"),
+            );
+            let loaded = Event::Loaded { revision: id, ticket, result: Err(fault) };
+            self.tasks.spawn(async move { complete(&completions, loaded, DriverUpdate::Nothing).await });
+            return;
+        };
+        let validation = self.begin_validation(&id, &request.serving);
         let (load_dirs, load_threads) = (Arc::clone(&self.deps.load_dirs), self.deps.load_threads.clone());
         let times = Arc::clone(&self.deps.load_times);
         self.tasks.spawn(async move {
-            let loaded = match runtime {
-                Some(runtime) => {
-                    let (kind, size) = ((runtime.info().name, format.to_string()), request.size);
-                    let limit = match runtime.bounds_loads() {
-                        true => LOAD_TIMEOUT,
-                        false => times.limit(&kind, size, LOAD_TIMEOUT),
-                    };
-                    let job = Job {
-                        runtime: runtime.info().name,
-                        what: "loading",
-                        limit,
-                        cancel: request.cancel.clone(),
-                        interruptible: runtime.is_interruptible(),
-                        too_long: load_too_long(limit),
-                    };
-                    let load = move || {
-                        let request = equipped(request, equipment, &load_dirs)?;
-                        runtime.load(&request).map_err(Fault::from)
-                    };
-                    let began = Instant::now();
-                    let loaded = load_threads.run(job, load).await;
-                    if loaded.is_ok() {
-                        times.took(kind, size, began.elapsed());
-                    }
-                    loaded
-                }
-                None => Err(Fault::new(
-                    FailureCategory::Runtime,
-                    format!("this worker has no runtime for {format}: see its log for what is missing"),
-                )),
+            let (kind, size) = ((runtime.info().name, format.to_string()), request.size);
+            let job = load_job(&*runtime, &times, &kind, &request);
+            let load = move || {
+                let request = equipped(request, equipment, &load_dirs)?;
+                runtime.load(&request).map_err(Fault::from)
             };
+            let began = Instant::now();
+            let loaded = load_then_validate(&load_threads, job, load, validation).await;
             let (update, result) = match loaded {
                 Ok(loaded) => {
+                    times.took(kind, size, began.elapsed());
                     let facts = facts(&loaded);
                     (DriverUpdate::Model(id.clone(), loaded.model), Ok(facts))
                 }
@@ -101,6 +90,15 @@ impl EffectRunner {
             };
             complete(&completions, Event::Loaded { revision: id, ticket, result }, update).await;
         });
+    }
+
+    /// Prepares the validation inference of a model that is about to be loaded: the thread that loads it goes on with that. The agent
+    /// asks for it once it has heard of the load, which costs two switches of threads less this way.
+    fn begin_validation(&mut self, id: &RevisionId, serving: &Arc<Serving>) -> Option<Validating> {
+        let slot = self.slots.get_mut(id)?;
+        let (task, pending) = self.deps.load_threads.begin(validation_job(slot.runtime.clone())).ok()?;
+        slot.validation = Some(BegunValidation { serving: Arc::clone(serving), pending });
+        Some((task, Arc::clone(serving)))
     }
 
     /// Shares the model of another replica. Its memory is counted once.
@@ -136,25 +134,21 @@ impl EffectRunner {
             slot.validating = Some(Instant::now());
             Some((slot.model.clone()?, slot.runtime.clone()))
         });
+        // One that was begun with other settings proves nothing about these.
+        let begun = self.slots.get_mut(&id).and_then(|slot| slot.validation.take());
+        let begun = begun.filter(|begun| begun.serving.warmup == serving.warmup);
         let (completions, load_threads) = (self.completions.clone(), self.deps.load_threads.clone());
         self.tasks.spawn(async move {
-            let result = match model {
-                Some((model, runtime)) => {
-                    let job = Job {
-                        runtime,
-                        what: "a validation inference",
-                        limit: VALIDATION_TIMEOUT,
-                        cancel: CancellationToken::new(),
-                        interruptible: false,
-                        too_long: validation_too_long(),
-                    };
-                    let run = move || {
-                        let outcome = model.validate(&serving.warmup)?;
-                        Ok(Validated { memory: model.health().memory, outcome })
-                    };
-                    load_threads.run(job, run).await
+            let outcome = match begun {
+                Some(begun) => begun.pending.outcome().await,
+                None => None,
+            };
+            let result = match (outcome, model) {
+                (Some(outcome), _) => outcome,
+                (None, Some((model, runtime))) => {
+                    load_threads.run(validation_job(runtime), move || validated(model, &serving)).await
                 }
-                None => Err(Fault::internal("the model to validate is gone")),
+                (None, None) => Err(Fault::internal("the model to validate is gone")),
             };
             complete(&completions, Event::Validated { revision: id, ticket, result }, DriverUpdate::Nothing).await;
         });
@@ -210,6 +204,70 @@ impl EffectRunner {
             ends.run_until_cancelled(watch_health).await
         });
         over.drop_guard()
+    }
+}
+
+/// The thread's end of a validation inference, and the settings that it is run with.
+type Validating = (Task<Validated>, Arc<Serving>);
+
+/// A validation inference that follows a load on its thread.
+pub(super) struct BegunValidation {
+    serving: Arc<Serving>,
+    pub(super) pending: Pending<Validated>,
+}
+
+/// Loads a model on a thread that may block, which goes on with the validation inference. Gives the model as soon as it is loaded.
+async fn load_then_validate(
+    load_threads: &LoadThreads,
+    job: Job,
+    load: impl FnOnce() -> Result<Loaded, Fault> + Send + 'static,
+    validation: Option<Validating>,
+) -> Result<Loaded, Fault> {
+    let given_up = job.cancel.clone();
+    let (task, pending) = load_threads.begin(job)?;
+    tokio::task::spawn_blocking(move || {
+        let mut model = None;
+        let in_time = task.run(|| {
+            let loaded = load()?;
+            model = Some(Arc::clone(&loaded.model));
+            Ok(loaded)
+        });
+        if let (true, Some(model), Some((task, serving))) = (in_time && !given_up.is_cancelled(), model, validation) {
+            task.run(move || validated(model, &serving));
+        }
+    });
+    pending.outcome().await.unwrap_or_else(|| Err(Fault::internal("no thread loaded it: the worker ends")))
+}
+
+/// Runs the validation inference. Lets go of the model before its result is told: the agent may have it unloaded then.
+fn validated(model: Arc<dyn LoadedModel>, serving: &Serving) -> Result<Validated, Fault> {
+    let outcome = model.validate(&serving.warmup)?;
+    Ok(Validated { memory: model.health().memory, outcome })
+}
+
+fn load_job(runtime: &dyn Runtime, times: &LoadTimes, kind: &(String, String), request: &LoadRequest) -> Job {
+    let limit = match runtime.bounds_loads() {
+        true => LOAD_TIMEOUT,
+        false => times.limit(kind, request.size, LOAD_TIMEOUT),
+    };
+    Job {
+        runtime: kind.0.clone(),
+        what: "loading",
+        limit,
+        cancel: request.cancel.clone(),
+        interruptible: runtime.is_interruptible(),
+        too_long: load_too_long(limit),
+    }
+}
+
+fn validation_job(runtime: String) -> Job {
+    Job {
+        runtime,
+        what: "a validation inference",
+        limit: VALIDATION_TIMEOUT,
+        cancel: CancellationToken::new(),
+        interruptible: false,
+        too_long: validation_too_long(),
     }
 }
 

@@ -70,6 +70,10 @@ impl EffectRunner {
                 drop((ends, slot.callable, slot.model, slot.fetched, slot.prepared));
             };
             let _ = tokio::task::spawn_blocking(free).await;
+            // A validation inference that nobody asked for holds the model until it ends.
+            if let Some(begun) = slot.validation {
+                begun.pending.outcome().await;
+            }
             let took = begun.elapsed();
             histogram.observe(took.as_secs_f64());
             tracing::info!(

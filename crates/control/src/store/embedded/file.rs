@@ -10,13 +10,13 @@
 
 use std::{
     path::Path,
-    sync::{Arc, PoisonError, RwLock, RwLockReadGuard},
+    sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard},
 };
 
 use futures::{FutureExt, future::BoxFuture};
 use redb::{Database, ReadableDatabase, ReadableTable, TableDefinition, TableError};
 
-use super::{FORMAT, KV, LOG, META, codec, failed};
+use super::{FORMAT, KV, LOG, META, codec, failed, recent::RecentCommits};
 use crate::store::{
     Commit, Entry, Listing, Page, Rev, StoreError,
     history::{CHUNK, CommitHistory},
@@ -29,6 +29,7 @@ pub(super) type Opener = Box<dyn Fn() -> Result<Database, StoreError> + Send + S
 pub(super) struct File {
     opener: Opener,
     database: RwLock<Option<Database>>,
+    recent: Mutex<RecentCommits>,
 }
 
 impl File {
@@ -36,7 +37,12 @@ impl File {
     pub(super) fn open(opener: Opener, path: &Path) -> Result<(Self, Rev), StoreError> {
         let database = opener()?;
         let rev = prepare(&database, path)?;
-        Ok((Self { opener, database: RwLock::new(Some(database)) }, rev))
+        Ok((Self { opener, database: RwLock::new(Some(database)), recent: Mutex::default() }, rev))
+    }
+
+    /// The last commits, so that a watch that has seen the others reads no file.
+    pub(super) fn recent(&self) -> MutexGuard<'_, RecentCommits> {
+        self.recent.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Works with the open database; opens it first if it failed before.
@@ -171,6 +177,13 @@ pub(super) async fn blocking<T: Send + 'static>(
 
 impl CommitHistory for File {
     fn read(self: Arc<Self>, from: Rev) -> BoxFuture<'static, Result<Vec<Commit>, StoreError>> {
-        async move { blocking(&self, move |file| file.log(from)).await }.boxed()
+        async move {
+            let recent = self.recent().from(from);
+            match recent.is_empty() {
+                true => blocking(&self, move |file| file.log(from)).await,
+                false => Ok(recent),
+            }
+        }
+        .boxed()
     }
 }

@@ -19,7 +19,7 @@ use redb::{Database, Durability, ReadableTable, Table, WriteTransaction};
 use tokio::sync::{mpsc, oneshot, watch};
 
 use super::{KV, LOG, META, codec, failed, file::File};
-use crate::store::{Change, Entry, Op, Outcome, Rev, StoreError, Txn};
+use crate::store::{Change, Commit, Entry, Op, Outcome, Rev, StoreError, Txn};
 
 /// The most commits in one group: beyond a few dozen the fsync no longer shows in what each costs, and the longest write stays
 /// short.
@@ -198,11 +198,17 @@ pub(super) fn commit_group(
     }
     let acknowledged = *current.borrow();
     match file.with(|database| write_group(database, works, acknowledged, durability)) {
-        Ok((rev, outcomes)) => {
+        Ok(Written { rev, outcomes, commits, compacted }) => {
             match durability {
                 Durability::None => drop(unflushed.get_or_insert_with(Instant::now)),
                 _ => *unflushed = None,
             }
+            let mut recent = file.recent();
+            commits.into_iter().for_each(|commit| recent.push(commit));
+            if compacted {
+                recent.clear();
+            }
+            drop(recent);
             current.send_replace(rev);
             for (answer, outcome) in answers.into_iter().zip(outcomes) {
                 answer.send(Ok(outcome));
@@ -211,6 +217,7 @@ pub(super) fn commit_group(
         Err(error) => {
             // The file goes back to its last durable state.
             *unflushed = None;
+            file.recent().clear();
             tracing::error!(event = "store_commit_failed", %error, commands = answers.len(), "the store could not commit");
             for answer in answers {
                 answer.send(Err(error.clone()));
@@ -219,17 +226,27 @@ pub(super) fn commit_group(
     }
 }
 
-/// Does the whole group in one transaction and gives the rev after it, with what became of each. On an error nothing of it
-/// was acknowledged.
+/// A group that was written.
+struct Written {
+    /// The rev after it.
+    rev: Rev,
+    /// One for each of its commands.
+    outcomes: Vec<Outcome>,
+    commits: Vec<Commit>,
+    /// Earlier commits may have been forgotten because somebody asked.
+    compacted: bool,
+}
+
+/// Does the whole group in one transaction. On an error nothing of it was acknowledged.
 fn write_group(
     database: &Database,
     works: Vec<Work>,
     acknowledged: Rev,
     durability: Durability,
-) -> Result<(Rev, Vec<Outcome>), StoreError> {
+) -> Result<Written, StoreError> {
     let mut write = database.begin_write().map_err(failed)?;
     write.set_durability(durability).map_err(failed)?;
-    let mut outcomes = Vec::with_capacity(works.len());
+    let (mut outcomes, mut commits, mut compacted) = (Vec::with_capacity(works.len()), Vec::new(), false);
     let rev = {
         let mut tables = Tables::open(&write)?;
         // From the file: a commit that failed may have reached the disk all the same. Not below what was acknowledged:
@@ -238,8 +255,9 @@ fn write_group(
         let mut before = rev.0.saturating_sub(LOG_KEPT);
         for work in works {
             let outcome = match work {
-                Work::Commit(txn) => tables.commit(txn, rev)?,
+                Work::Commit(txn) => tables.commit(txn, rev, &mut commits)?,
                 Work::Compact(asked) => {
+                    compacted = true;
                     before = before.max(asked.0.min(rev.0 + 1));
                     Outcome::Committed(rev)
                 }
@@ -253,7 +271,7 @@ fn write_group(
         rev
     };
     write.commit().map_err(failed)?;
-    Ok((rev, outcomes))
+    Ok(Written { rev, outcomes, commits, compacted })
 }
 
 struct Tables<'txn> {
@@ -279,7 +297,7 @@ impl<'txn> Tables<'txn> {
         self.kv.get(key).map_err(failed)?.map(|value| codec::entry(key, value.value())).transpose()
     }
 
-    fn commit(&mut self, txn: Txn, rev: Rev) -> Result<Outcome, StoreError> {
+    fn commit(&mut self, txn: Txn, rev: Rev, commits: &mut Vec<Commit>) -> Result<Outcome, StoreError> {
         for compare in &txn.compare {
             if !compare.holds(self.entry(compare.key())?.as_ref()) {
                 return Ok(Outcome::Conflict);
@@ -307,6 +325,7 @@ impl<'txn> Tables<'txn> {
             return Ok(Outcome::Committed(rev));
         }
         self.log.insert(next.0, codec::encode_changes(&changes).as_slice()).map_err(failed)?;
+        commits.push(Commit { rev: next, changes });
         Ok(Outcome::Committed(next))
     }
 

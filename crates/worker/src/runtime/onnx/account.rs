@@ -37,6 +37,10 @@ pub(super) struct Account {
 /// A load that took less for a moment leaves it to the allocator, which it costs a millisecond to give back.
 const GIVEN_BACK_FROM: u64 = 4 << 20;
 
+/// Freed models that together took less stay with the allocator: a load that waits for the room of a small model does not wait a
+/// millisecond more for that memory to be given back. Until then it counts as the process's, which is told in steps as large.
+const FREED_GIVEN_BACK_FROM: u64 = 1 << 20;
+
 /// Of what loads take for a moment beside the model the most counts, and fades with each load: after 32 loads a third of it is
 /// left.
 const FADES: u64 = 32;
@@ -48,6 +52,8 @@ struct AccountState {
     live: u64,
     /// Bytes that a load takes for a moment beside the model: the graph as it is read.
     passing: u64,
+    /// Bytes of models that were freed since memory was given back last.
+    freed: u64,
     known: HashMap<Digest, Measurements>,
 }
 
@@ -61,6 +67,17 @@ pub(super) struct Measurements {
 }
 
 impl AccountState {
+    /// Takes a model out that was freed; true if memory is to be given back now.
+    fn take_out(&mut self, memory: ByteSize) -> bool {
+        self.live = self.live.saturating_sub(memory.0);
+        self.freed += memory.0;
+        let much = self.freed >= FREED_GIVEN_BACK_FROM || self.live == 0;
+        if much {
+            self.freed = 0;
+        }
+        much
+    }
+
     fn remember(&mut self, digest: Digest, known: Measurements) {
         if self.known.len() < MAX_REMEMBERED || self.known.contains_key(&digest) {
             self.known.insert(digest, known);
@@ -156,10 +173,8 @@ impl<E: Engine> Drop for Accounted<E> {
     fn drop(&mut self) {
         let _held = self.account.lock.for_unload();
         drop(self.engine.take());
-        memory::give_back();
-        {
-            let mut state = self.account.state();
-            state.live = state.live.saturating_sub(self.memory.0);
+        if self.account.state().take_out(self.memory) {
+            memory::give_back();
         }
         self.account.settle();
     }
@@ -193,6 +208,16 @@ mod tests {
         assert!(entered.run(&[], &[], &stop).is_ok_and(|outputs| outputs.is_empty()));
         drop(entered);
         assert_eq!(account.state().live, 0);
+    }
+
+    #[test]
+    fn memory_is_given_back_when_much_was_freed_or_no_model_is_left() {
+        let (small, large) = (ByteSize(FREED_GIVEN_BACK_FROM / 4), ByteSize(FREED_GIVEN_BACK_FROM));
+        let mut state = AccountState { live: large.0 + 6 * small.0, ..AccountState::default() };
+        assert_eq!([(); 4].map(|()| state.take_out(small)), [false, false, false, true]);
+        assert!(state.take_out(large));
+        assert_eq!([(); 2].map(|()| state.take_out(small)), [false, true], "the last one");
+        assert_eq!(state.live, 0);
     }
 
     #[test]

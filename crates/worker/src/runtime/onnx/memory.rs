@@ -5,7 +5,12 @@
 #![expect(unsafe_code, reason = "mallinfo2 and malloc_trim have no safe wrapper")]
 
 use std::{
-    sync::atomic::{AtomicBool, Ordering::Relaxed},
+    fs::File,
+    os::unix::fs::FileExt as _,
+    sync::{
+        OnceLock,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
     time::Duration,
 };
 
@@ -110,8 +115,11 @@ fn heap() -> Option<u64> {
 
 /// The resident set, in bytes.
 pub(super) fn resident() -> Option<u64> {
-    let statm = fs_err::read_to_string("/proc/self/statm").ok()?;
-    let pages: u64 = statm.split_whitespace().nth(1)?.parse().ok()?;
+    // It stays open: a load reads it several times, while a request waits.
+    static STATM: OnceLock<Option<File>> = OnceLock::new();
+    let mut text = [0; 128];
+    let length = STATM.get_or_init(|| File::open("/proc/self/statm").ok()).as_ref()?.read_at(&mut text, 0).ok()?;
+    let pages: u64 = std::str::from_utf8(&text[..length]).ok()?.split_whitespace().nth(1)?.parse().ok()?;
     Some(pages * rustix::param::page_size() as u64)
 }
 
