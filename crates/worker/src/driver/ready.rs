@@ -3,7 +3,7 @@
 
 use std::{
     any::Any,
-    sync::Arc,
+    sync::{Arc, Mutex, PoisonError},
     time::{Duration, Instant},
 };
 
@@ -225,6 +225,8 @@ async fn load_then_validate(
 ) -> Result<Loaded, Fault> {
     let given_up = job.cancel.clone();
     let (task, pending) = load_threads.begin(job)?;
+    let validation = Arc::new(Mutex::new(validation));
+    let next = Arc::clone(&validation);
     tokio::task::spawn_blocking(move || {
         let mut model = None;
         let in_time = task.run(|| {
@@ -232,11 +234,18 @@ async fn load_then_validate(
             model = Some(Arc::clone(&loaded.model));
             Ok(loaded)
         });
-        if let (true, Some(model), Some((task, serving))) = (in_time && !given_up.is_cancelled(), model, validation) {
+        let next = next.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let (true, Some(model), Some((task, serving))) = (in_time && !given_up.is_cancelled(), model, next) {
             task.run(move || validated(model, &serving));
         }
     });
-    pending.outcome().await.unwrap_or_else(|| Err(Fault::internal("no thread loaded it: the worker ends")))
+    let loaded =
+        pending.outcome().await.unwrap_or_else(|| Err(Fault::internal("no thread loaded it: the worker ends")));
+    if loaded.is_err() {
+        // A thread that still loads would keep it, and whoever unloads would wait for what never begins.
+        drop(validation.lock().unwrap_or_else(PoisonError::into_inner).take());
+    }
+    loaded
 }
 
 /// Runs the validation inference. Lets go of the model before its result is told: the agent may have it unloaded then.
@@ -305,4 +314,41 @@ fn validation_too_long() -> Fault {
             "the validation inference took longer than {seconds} s: give a smaller one (spec.warmup), or turn it off"
         ),
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+
+    use berth_spec::{
+        DeploymentName,
+        deployment::{Batching, Concurrency, Warmup},
+    };
+
+    use super::*;
+
+    #[tokio::test]
+    async fn nobody_waits_for_the_validation_of_a_load_that_was_given_up() {
+        let threads = LoadThreads::default();
+        let (task, pending) = threads.begin(validation_job("engine".to_owned())).expect("none is abandoned");
+        let limit = Duration::from_millis(1);
+        let job = Job { what: "loading", limit, too_long: load_too_long(limit), ..validation_job("engine".to_owned()) };
+        let (go_on, stuck) = mpsc::channel::<()>();
+        let load = move || {
+            // It ends with the test.
+            let _ = stuck.recv();
+            Err(Fault::internal("it was stuck"))
+        };
+        let serving = Serving {
+            deployment: DeploymentName::new("iris").expect("a name"),
+            warmup: Warmup::Off,
+            concurrency: Concurrency { max: None, queue: 0 },
+            batching: Batching { max_rows: 1, max_delay: Duration::ZERO },
+            drain_timeout: Duration::ZERO,
+        };
+        let loaded = load_then_validate(&threads, job, load, Some((task, Arc::new(serving)))).await;
+        assert!(loaded.is_err());
+        assert!(pending.outcome().await.is_none(), "its thread still loads, and never validates");
+        drop(go_on);
+    }
 }

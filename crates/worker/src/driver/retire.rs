@@ -71,8 +71,8 @@ impl EffectRunner {
             };
             let _ = tokio::task::spawn_blocking(free).await;
             // A validation inference that nobody asked for holds the model until it ends.
-            if let Some(begun) = slot.validation {
-                begun.pending.outcome().await;
+            if let Some(validation) = slot.validation {
+                validation.pending.outcome().await;
             }
             let took = begun.elapsed();
             histogram.observe(took.as_secs_f64());
