@@ -59,6 +59,11 @@ impl File {
         done
     }
 
+    /// True if no reader or writer has to open it first.
+    pub(super) fn is_open(&self) -> bool {
+        self.database.try_read().is_ok_and(|open| open.is_some())
+    }
+
     fn opened(&self) -> Result<RwLockReadGuard<'_, Option<Database>>, StoreError> {
         {
             let open = self.database.read().unwrap_or_else(PoisonError::into_inner);

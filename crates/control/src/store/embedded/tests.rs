@@ -10,6 +10,7 @@ use std::{
 };
 
 use bytes::Bytes;
+use futures::FutureExt as _;
 use redb::{Database, Durability, StorageBackend};
 
 use tokio::sync::{oneshot, watch};
@@ -18,6 +19,7 @@ use super::{
     EmbeddedStore, failed,
     file::File,
     writer::{Command, commit_group},
+    writes::Writes,
 };
 use crate::store::{Op, Outcome, Rev, Store, StoreError, Txn};
 
@@ -112,13 +114,14 @@ fn what_nobody_waits_for_is_not_written() {
     let disk = Disk::default();
     let opener = move || Database::builder().create_with_backend(disk.clone()).map_err(failed);
     let (file, rev) = File::open(Box::new(opener), Path::new("memory")).expect("it opens");
-    let (current, _) = watch::channel(rev);
+    let file = Arc::new(file);
+    let writes = Writes::new(Arc::clone(&file), watch::Sender::new(rev));
     let ((left, _), (waiting, mut answer)) = (oneshot::channel(), oneshot::channel());
     let mut group = vec![
         Command::Commit { txn: put("/left"), durability: Durability::Immediate, reply: left },
         Command::Commit { txn: put("/waited-for"), durability: Durability::Immediate, reply: waiting },
     ];
-    commit_group(&file, &mut group, &current, &mut None);
+    commit_group(&writes, &mut group);
     assert!(matches!(answer.try_recv(), Ok(Ok(Outcome::Committed(Rev(1))))));
     assert!(file.get("/left").expect("it reads").is_none());
 }
@@ -151,11 +154,11 @@ fn a_lost_relaxed_commit_gives_its_rev_to_nobody_else() {
     let opener = move || Database::builder().create_with_backend(opened.clone()).map_err(failed);
     let (file, rev) = File::open(Box::new(opener), Path::new("memory")).expect("it opens");
     let (current, seen) = watch::channel(rev);
-    let mut unflushed = None;
-    let mut commit = |key: &str, durability| {
+    let writes = Writes::new(Arc::new(file), current);
+    let commit = |key: &str, durability| {
         let (reply, mut answer) = oneshot::channel();
         let mut group = vec![Command::Commit { txn: put(key), durability, reply }];
-        commit_group(&file, &mut group, &current, &mut unflushed);
+        commit_group(&writes, &mut group);
         answer.try_recv().expect("an answer")
     };
     assert_eq!(commit("/a", Durability::Immediate).expect("it commits"), Outcome::Committed(Rev(1)));
@@ -166,4 +169,19 @@ fn a_lost_relaxed_commit_gives_its_rev_to_nobody_else() {
     let after = commit("/b", Durability::Immediate).expect("there is room again");
     assert!(matches!(after, Outcome::Committed(rev) if rev > Rev(2)), "{after:?}");
     assert!(*seen.borrow() > Rev(2));
+}
+
+#[tokio::test]
+async fn a_relaxed_commit_waits_for_no_thread_and_is_flushed_all_the_same() {
+    let disk = Disk::default();
+    let store = disk.store();
+    let committed = store.commit_relaxed(put("/a")).now_or_never().expect("nothing else is written");
+    assert_eq!(committed.expect("it commits"), Outcome::Committed(Rev(1)));
+    while store.writes.unflushed().is_some() {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(after_a_power_cut(&disk, "/a").await, Some(Rev(1)), "it was flushed");
+    disk.set_full(true);
+    store.commit(put("/b")).await.expect_err("the disk is full");
+    store.writes.try_relaxed(put("/c")).expect_err("who opens the file again waits for the disk");
 }
