@@ -85,7 +85,13 @@ impl Machine {
     /// A worker that has just started.
     #[must_use]
     pub fn new(info: WorkerInfo) -> Self {
-        let limits = Limits { memory: info.memory, models: info.max_models, parallel_loads: 2, parallel_fetches: 4 };
+        let limits = Limits {
+            memory: info.memory,
+            unload_reserve: ByteSize::ZERO,
+            models: info.max_models,
+            parallel_loads: 2,
+            parallel_fetches: 4,
+        };
         let agent = Agent::new(info.id.clone(), info.incarnation, limits).with_gpus(info.gpus.clone());
         Self {
             info,

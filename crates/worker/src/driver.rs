@@ -21,6 +21,7 @@ mod telemetry;
 mod usage;
 
 use std::{
+    collections::VecDeque,
     num::NonZero,
     sync::Arc,
     time::{Duration, SystemTime, UNIX_EPOCH},
@@ -68,6 +69,11 @@ use crate::{
 
 /// Completions that may wait for the agent; when full, the work waits. It covers what comes in during one step of the agent.
 const COMPLETIONS: usize = 256;
+
+/// The share of models' memory that models which are being unloaded may hold beyond it. A small model that takes the place of
+/// another one is loaded while that is freed; one that is larger than this is freed first. ModelMesh lends a hundredth to a tenth in
+/// the same way.
+const UNLOAD_RESERVE_SHARE: u64 = 64;
 
 /// The time that the stop may take beyond the longest drain: a load under way can end, and a stuck engine does not hold
 /// up the end of the process for long.
@@ -225,6 +231,7 @@ fn build_on(
     let memory = config.memory.unwrap_or_else(|| capacity.for_models());
     let limits = Limits {
         memory,
+        unload_reserve: ByteSize(memory.0 / UNLOAD_RESERVE_SHARE),
         models: config.max_models,
         parallel_loads: config.parallel_loads.unwrap_or_else(default_loads).max(1),
         parallel_fetches: config.parallel_fetches.max(1),
@@ -390,14 +397,18 @@ impl Worker {
     }
 }
 
+/// Performs what the agent wants done after an event, and after those that its effects are answered with at once.
 fn perform(agent: &mut Agent, event: Event, clock: &Clock, effects: &mut EffectRunner, outbox: &mut Outbox) {
-    for effect in agent.on(event, clock.now()) {
-        match effect {
-            Effect::Report(change) => {
-                effects.log_report(&change);
-                outbox.put(change, Instant::now());
+    let mut events = VecDeque::from([event]);
+    while let Some(event) = events.pop_front() {
+        for effect in agent.on(event, clock.now()) {
+            match effect {
+                Effect::Report(change) => {
+                    effects.log_report(&change);
+                    outbox.put(change, Instant::now());
+                }
+                effect => events.extend(effects.perform(effect)),
             }
-            effect => effects.perform(effect),
         }
     }
 }

@@ -1,7 +1,7 @@
 //! The order of work on this worker: which fetches and loads to start now. Pure.
 //!
 //! * Frees go before loads: they are never held back, and a load starts only when its claim fits beside all that is
-//!   resident, draining or being unloaded.
+//!   resident or draining, and beside what is being unloaded as far as that exceeds the reserve for it.
 //! * Replicas that requests wait for go first, then the order in which they were assigned (the plan assigns by priority).
 //! * What does not fit yet keeps its place: its claim is set aside before the next is looked at, so that a stream of
 //!   small loads cannot starve a large one.
@@ -23,6 +23,8 @@ use berth_spec::{ByteSize, Digest, Revision, RevisionId};
 pub struct Limits {
     /// Memory that models may take.
     pub memory: ByteSize,
+    /// Memory beyond that, for models that are being unloaded: a load does not wait for the end of unloads that fit in here.
+    pub unload_reserve: ByteSize,
     /// Models in memory at once; `None`: as many as fit.
     pub models: Option<u32>,
     /// The loads and validations at once. With one, a large model holds up every small one; with many, loads slow each
@@ -110,6 +112,8 @@ pub struct Busy {
     pub loading: usize,
     /// Memory that is held: resident, being loaded, draining, being unloaded.
     pub held: ByteSize,
+    /// The part of that which is being unloaded: nothing uses it any more.
+    pub unloading: ByteSize,
     /// Memory that models cannot have, though nobody holds it. It never keeps out what fits into the worker alone: an author's
     /// word counts.
     pub overhead: ByteSize,
@@ -147,7 +151,7 @@ pub fn next(mut waiting: Vec<WaitingReplica>, mut busy: Busy, limits: &Limits) -
     waiting.sort_by(|a, b| (!a.urgent, a.arrival, &a.revision).cmp(&(!b.urgent, b.arrival, &b.revision)));
     let mut actions = Vec::new();
     let mut loading_keys = BTreeSet::new();
-    let mut free = limits.memory.saturating_sub(busy.held);
+    let mut free = limits.memory.saturating_sub(busy.held.saturating_sub(busy.unloading.min(limits.unload_reserve)));
     let mut places = limits.models.map_or(u32::MAX, |most| most.saturating_sub(busy.models));
     for WaitingReplica { revision, next_step, .. } in waiting {
         match next_step {
@@ -192,7 +196,13 @@ pub fn next(mut waiting: Vec<WaitingReplica>, mut busy: Busy, limits: &Limits) -
 mod tests {
     use super::*;
 
-    const LIMITS: Limits = Limits { memory: ByteSize(100), models: Some(4), parallel_loads: 2, parallel_fetches: 2 };
+    const LIMITS: Limits = Limits {
+        memory: ByteSize(100),
+        unload_reserve: ByteSize(20),
+        models: Some(4),
+        parallel_loads: 2,
+        parallel_fetches: 2,
+    };
 
     fn id(name: &str) -> RevisionId {
         format!("{name}@000000000000").parse().expect("a revision")
@@ -237,6 +247,10 @@ mod tests {
         Busy { freeing: true, ..holding(held) }
     }
 
+    fn unloading(held: u64, unloading: u64) -> Busy {
+        Busy { unloading: ByteSize(unloading), ..freeing(held) }
+    }
+
     fn names(actions: &[Action]) -> String {
         let name = |action: &Action| match action {
             Action::Prepare(id) => format!("prepare {}", id.deployment()),
@@ -268,6 +282,9 @@ mod tests {
                 holding(60),
                 "refuse big 80>40, load s",
             ),
+            ("what is being unloaded is not waited for", vec![load("a", 1, 30)], unloading(90, 20), "load a"),
+            ("what drains is", vec![load("a", 1, 30)], freeing(90), ""),
+            ("so is what exceeds the reserve", vec![load("a", 1, 31)], unloading(90, 40), ""),
             ("the last place", vec![load("a", 1, 1), load("b", 2, 1)], with(3, holding(0)), "load a"),
             ("above the count it waits, and is not refused", vec![load("a", 1, 1)], with(4, holding(0)), ""),
             ("fewer are allowed than are here", vec![load("a", 1, 1)], with(9, freeing(0)), ""),

@@ -23,11 +23,13 @@ impl Driver {
                         Some(persist::store_plan(Arc::clone(&self.store), commit, self.key, self.failing.clone()));
                 }
                 Effect::SendAssignment { worker, change, commands } => {
+                    let generation = change.generation;
+                    // A request may wait for it.
+                    self.connections.send_assignment(&worker, change);
                     for command in &commands {
                         self.metrics.dispatched(command.kind);
-                        log_command(command, &worker, change.generation);
+                        log_command(command, &worker, generation);
                     }
-                    self.connections.send_assignment(&worker, change);
                 }
                 Effect::SendRoutes { to, change } => self.connections.send_routes(to, change),
                 Effect::HangUp(worker) => self.connections.hang_up(&worker),

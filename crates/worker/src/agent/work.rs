@@ -4,7 +4,7 @@ use std::{ops::Bound, sync::Arc};
 
 use berth_spec::{ByteSize, FailureCategory, PinnedCard, RevisionId, Time, worker::DependencyKind};
 
-use super::{Agent, Effect, hosts};
+use super::{Agent, Effect, hosts, of_deployment};
 use crate::{
     fault::Fault,
     gpu::{self, AssignedDevices},
@@ -74,6 +74,7 @@ impl Agent {
                     busy.models += 1;
                     busy.freeing = true;
                     busy.freeing_gpus |= leaves_with_gpus;
+                    busy.unloading += self.freed_soon(id, replica);
                     continue;
                 }
                 // Ready, which are counted already, and failed.
@@ -83,6 +84,15 @@ impl Agent {
             waiting.push(WaitingReplica { revision: id.clone(), urgent, arrival, next_step });
         }
         (waiting, busy)
+    }
+
+    /// The memory that is free once a replica is unloaded, where nothing but that is left to be done. Weights that another one
+    /// holds as well stay.
+    fn freed_soon(&self, id: &RevisionId, replica: &Replica) -> ByteSize {
+        let others = || of_deployment(&self.replicas, id.deployment()).filter(|(other, _)| *other != id);
+        let alone = || others().all(|(_, other)| other.held() == ByteSize::ZERO);
+        let unloads = matches!(replica.state(), State::Unloading { .. });
+        if unloads && alone() { replica.held() } else { ByteSize::ZERO }
     }
 
     /// Steps one to three of a load: whether this worker can at all, before anything is fetched for it.

@@ -136,7 +136,8 @@ impl EffectRunner {
         &self.deps.metrics
     }
 
-    pub(super) fn perform(&mut self, effect: Effect) {
+    /// Begins what the agent wants done; gives the event of what is done already.
+    pub(super) fn perform(&mut self, effect: Effect) -> Option<Event> {
         match effect {
             Effect::Prepare { revision, ticket, blocked } => self.prepare(revision, ticket, blocked),
             Effect::Fetch { revision, ticket } => self.fetch(revision, ticket),
@@ -163,10 +164,11 @@ impl EffectRunner {
                     model.set_serving(&serving);
                 }
             }
-            Effect::Drain { revision, timeout } => self.drain(revision, timeout),
+            Effect::Drain { revision, timeout } => return self.drain(revision, timeout),
             Effect::Unload { revision } => self.unload(revision),
             Effect::Report(_) => {}
         }
+        None
     }
 
     /// Requests that the replicas that are here have answered, well or badly.

@@ -22,25 +22,28 @@ use crate::{
 const DRAIN_WORD: Duration = Duration::from_secs(1);
 
 impl EffectRunner {
-    pub(super) fn drain(&mut self, id: RevisionId, timeout: Duration) {
+    /// Lets a replica finish its requests. Gives the event of its end at once where there are none: an unload then begins while the
+    /// replica that takes its place is being fetched.
+    pub(super) fn drain(&mut self, id: RevisionId, timeout: Duration) -> Option<Event> {
         let correlation_id = self.commands.of(&id);
         tracing::info!(event = "model_unload_started", deployment_id = %id.deployment(), revision = %id, correlation_id);
         let callable = self.slots.get(&id).and_then(|slot| slot.callable.clone());
         if let Some(callable) = &callable {
             callable.begin_drain();
         }
+        let Some(callable) = callable.filter(|callable| callable.in_flight() > 0) else {
+            return Some(Event::Drained { revision: id });
+        };
         let completions = self.completions.clone();
         self.tasks.spawn(async move {
             // The agent may have the model freed as soon as it hears: nothing of it is held here by then.
-            let cut = match callable {
-                Some(callable) => drained(callable, &id, timeout, &completions).await,
-                None => 0,
-            };
+            let cut = drained(callable, &id, timeout, &completions).await;
             if cut > 0 {
                 tracing::warn!(event = "drain_timed_out", deployment_id = %id.deployment(), revision = %id, in_flight = cut);
             }
             complete(&completions, Event::Drained { revision: id }, DriverUpdate::Cut(cut)).await;
         });
+        None
     }
 
     /// Ends the model, unless another replica shares it, and lets go of it. Requests that outlived their time to drain end with it, or

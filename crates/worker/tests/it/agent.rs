@@ -22,7 +22,13 @@ use berth_worker::{
     replica::{Facts, Retries, Validated},
 };
 
-const LIMITS: Limits = Limits { memory: ByteSize(100), models: None, parallel_loads: 2, parallel_fetches: 4 };
+const LIMITS: Limits = Limits {
+    memory: ByteSize(100),
+    unload_reserve: ByteSize::ZERO,
+    models: None,
+    parallel_loads: 2,
+    parallel_fetches: 4,
+};
 
 fn id(name: &str) -> RevisionId {
     let (deployment, hash) = name.split_once('@').unwrap_or((name, "1"));
@@ -86,7 +92,11 @@ struct Stage {
 
 impl Stage {
     fn new() -> Self {
-        let agent = Agent::new(WorkerId::new("w").expect("a name"), 7, LIMITS);
+        Self::within(LIMITS)
+    }
+
+    fn within(limits: Limits) -> Self {
+        let agent = Agent::new(WorkerId::new("w").expect("a name"), 7, limits);
         let mut stage = Self { agent, now: Time(1_000_000_000_000), generation: 0, limits: WorkerLimits::default() };
         assert_eq!(stage.on(Event::Attached), "report seen 0 whole");
         stage
