@@ -26,6 +26,10 @@ const GIVE_BACK_EVERY: Duration = Duration::from_secs(1);
 /// Limit for blocking work at shutdown, so that a hanging disk cannot block the end of the process.
 const BLOCKED: Duration = Duration::from_secs(5);
 
+/// Limit for the end of the thread: beyond those of the last plan, the store's last writes and blocking work. A thread that a hanging disk
+/// has stopped ends with the process.
+const ENDS_WITHIN: Duration = Duration::from_secs(25);
+
 /// Handle of the control plane's thread.
 pub(crate) struct ControlThread {
     stop: CancellationToken,
@@ -66,14 +70,17 @@ impl ControlThread {
         }
     }
 
-    /// Waits until the thread has ended.
+    /// Waits until the thread has ended, but no longer than [`ENDS_WITHIN`].
     pub(crate) async fn stop(self) {
         self.stop.cancel();
         let Some(outcome) = self.outcome else { return };
-        match outcome.await {
-            Ok(Ok(())) => {}
-            Ok(Err(failure)) => tracing::warn!(event = "control_stopped_badly", error = %failure),
-            Err(_) => tracing::error!(event = "control_broke", "the control plane broke while it stopped"),
+        match tokio::time::timeout(ENDS_WITHIN, outcome).await {
+            Ok(Ok(Ok(()))) => {}
+            Ok(Ok(Err(failure))) => tracing::warn!(event = "control_stopped_badly", error = %failure),
+            Err(_) => {
+                tracing::error!(event = "control_left", "the control plane does not end: its disk may not answer")
+            }
+            Ok(Err(_)) => tracing::error!(event = "control_broke", "the control plane broke while it stopped"),
         }
     }
 }

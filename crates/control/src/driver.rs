@@ -8,7 +8,7 @@
 //! questions ──┼─────── │ ── answered from the world
 //! wake_at ────┘        └── Tick
 //! ```
-//! Nothing here waits for a worker, a gateway or the store: each of those is a branch of the loop. One run is one term of
+//! Nothing here waits for a worker, a gateway or the end of a write to the disk: each of those is a branch of the loop. One run is one term of
 //! leadership: it ends when it is told to, or when the store says that the term is over.
 
 mod answers;

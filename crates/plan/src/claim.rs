@@ -2,7 +2,7 @@
 //!
 //! The author's word counts most, then what was measured, then what is known of the artifact, then a default.
 //! Accounting is by assignment: what a worker is assigned never claims more than it has. A replica that was taken off
-//! the assignment no longer counts, though the worker may still be draining it; the worker frees before it loads.
+//! the assignment no longer counts, though the worker may still be draining it; the worker frees before it loads, but for a small reserve.
 
 mod cores;
 pub(crate) mod gpus;

@@ -149,19 +149,26 @@ impl Agent {
 
     /// Takes what happened and returns what to do, in this order.
     pub fn on(&mut self, event: Event, now: Time) -> Vec<Effect> {
-        let mut effects = Vec::new();
-        // Progress frees nothing and finishes nothing: looking for work would find none.
-        let idle_news = matches!(
-            event,
-            Event::Progress { .. }
-                | Event::Preparing { .. }
-                | Event::Health { .. }
-                | Event::Draining { .. }
-                | Event::Load(_)
-                | Event::Used(_)
-        );
-        self.take(event, now, &mut effects);
-        if !idle_news {
+        self.on_all([event], now)
+    }
+
+    /// The same of several events: it looks for work and reports once, however many there are.
+    pub fn on_all(&mut self, events: impl IntoIterator<Item = Event>, now: Time) -> Vec<Effect> {
+        let (mut effects, mut finds_work) = (Vec::new(), false);
+        for event in events {
+            // Progress frees nothing and finishes nothing: looking for work would find none.
+            finds_work |= !matches!(
+                event,
+                Event::Progress { .. }
+                    | Event::Preparing { .. }
+                    | Event::Health { .. }
+                    | Event::Draining { .. }
+                    | Event::Load(_)
+                    | Event::Used(_)
+            );
+            self.take(event, now, &mut effects);
+        }
+        if finds_work {
             self.refresh_overhead();
             self.start_work(now, &mut effects);
         }

@@ -24,6 +24,8 @@ pub struct Config {
     /// Memory that models may take; `None`: a share of what the machine or the control group allows
     /// (see [`capacity`](crate::capacity)).
     pub memory: Option<ByteSize>,
+    /// Memory beyond [`memory`](Self::memory) that models may have while they are being unloaded; `None`: a 64th of it.
+    pub unload_reserve: Option<ByteSize>,
     /// GPUs that models may use, declared by the operator; empty: those that NVML finds.
     pub gpus: Vec<Gpu>,
     /// The NVIDIA driver's library (NVML); `None`: where the dynamic linker finds it, and none is fine.
@@ -146,6 +148,7 @@ impl Config {
             labels: BTreeMap::new(),
             data: data.into(),
             memory: None,
+            unload_reserve: None,
             gpus: Vec::new(),
             nvml_library: None,
             max_models: None,

@@ -21,7 +21,6 @@ mod telemetry;
 mod usage;
 
 use std::{
-    collections::VecDeque,
     num::NonZero,
     sync::Arc,
     time::{Duration, SystemTime, UNIX_EPOCH},
@@ -70,9 +69,9 @@ use crate::{
 /// Completions that may wait for the agent; when full, the work waits. It covers what comes in during one step of the agent.
 const COMPLETIONS: usize = 256;
 
-/// The share of models' memory that models which are being unloaded may hold beyond it. A small model that takes the place of
-/// another one is loaded while that is freed; one that is larger than this is freed first. ModelMesh lends a hundredth to a tenth in
-/// the same way.
+/// The share of models' memory that may be held beyond it while models are being unloaded: a load that lacks no more than this does not
+/// wait for them. ModelMesh sets a hundredth to a tenth of its capacity aside for that; so little beyond it is less than what a process
+/// takes beside its models.
 const UNLOAD_RESERVE_SHARE: u64 = 64;
 
 /// The time that the stop may take beyond the longest drain: a load under way can end, and a stuck engine does not hold
@@ -150,6 +149,8 @@ pub fn build_with_servers(
     // The models are elsewhere: this machine's memory says nothing about them.
     let said: Option<ByteSize> = runtimes.iter().map(|runtime| runtime.info().memory).sum();
     config.memory = config.memory.or(said);
+    // Each server has a reserve of its own.
+    config.unload_reserve = Some(ByteSize::ZERO);
     build_on(gpus, config, runtimes, local, registry)
 }
 
@@ -231,7 +232,7 @@ fn build_on(
     let memory = config.memory.unwrap_or_else(|| capacity.for_models());
     let limits = Limits {
         memory,
-        unload_reserve: ByteSize(memory.0 / UNLOAD_RESERVE_SHARE),
+        unload_reserve: config.unload_reserve.unwrap_or(ByteSize(memory.0 / UNLOAD_RESERVE_SHARE)),
         models: config.max_models,
         parallel_loads: config.parallel_loads.unwrap_or_else(default_loads).max(1),
         parallel_fetches: config.parallel_fetches.max(1),
@@ -397,11 +398,11 @@ impl Worker {
     }
 }
 
-/// Performs what the agent wants done after an event, and after those that its effects are answered with at once.
+/// Performs what the agent wants done after an event, and after those with which its effects are answered at once.
 fn perform(agent: &mut Agent, event: Event, clock: &Clock, effects: &mut EffectRunner, outbox: &mut Outbox) {
-    let mut events = VecDeque::from([event]);
-    while let Some(event) = events.pop_front() {
-        for effect in agent.on(event, clock.now()) {
+    let mut events = vec![event];
+    while !events.is_empty() {
+        for effect in agent.on_all(std::mem::take(&mut events), clock.now()) {
             match effect {
                 Effect::Report(change) => {
                     effects.log_report(&change);

@@ -112,7 +112,7 @@ pub struct Busy {
     pub loading: usize,
     /// Memory that is held: resident, being loaded, draining, being unloaded.
     pub held: ByteSize,
-    /// The part of that which is being unloaded: nothing uses it any more.
+    /// The part of that which is being unloaded: no request uses it any more.
     pub unloading: ByteSize,
     /// Memory that models cannot have, though nobody holds it. It never keeps out what fits into the worker alone: an author's
     /// word counts.

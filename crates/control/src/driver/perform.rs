@@ -16,6 +16,8 @@ use crate::{
 
 impl Driver {
     pub(super) fn perform(&mut self, effects: Vec<Effect>) {
+        // Logged when all is sent: a request may wait for it.
+        let mut dispatched = Vec::new();
         for effect in effects {
             match effect {
                 Effect::Commit(commit) => {
@@ -24,12 +26,8 @@ impl Driver {
                 }
                 Effect::SendAssignment { worker, change, commands } => {
                     let generation = change.generation;
-                    // A request may wait for it.
                     self.connections.send_assignment(&worker, change);
-                    for command in &commands {
-                        self.metrics.dispatched(command.kind);
-                        log_command(command, &worker, generation);
-                    }
+                    dispatched.push((worker, generation, commands));
                 }
                 Effect::SendRoutes { to, change } => self.connections.send_routes(to, change),
                 Effect::HangUp(worker) => self.connections.hang_up(&worker),
@@ -85,6 +83,12 @@ impl Driver {
                         evictions = size.evictions
                     );
                 }
+            }
+        }
+        for (worker, generation, commands) in dispatched {
+            for command in &commands {
+                self.metrics.dispatched(command.kind);
+                log_command(command, &worker, generation);
             }
         }
     }

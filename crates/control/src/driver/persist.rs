@@ -289,7 +289,11 @@ async fn write_plan(store: &dyn Store, commit: &controller::PlanCommit, key: &mu
     let pasts = commit.forget.iter().map(|(name, _)| (None, Op::Delete { key: layout::history_key(name) }));
     // What is forgotten goes first: if it was declared again, nothing of the plan has been stored yet.
     let writes: Vec<(Option<Compare>, Op)> = forgets.chain(pasts).chain(records).collect();
-    for batch in batches(&writes) {
+    for (nth, batch) in batches(&writes).into_iter().enumerate() {
+        // A commit may be done without a wait; the controller hears others between two of them.
+        if nth > 0 {
+            tokio::task::yield_now().await;
+        }
         let mut txn = Txn {
             compare: vec![Compare::Modified { key: layout::PLAN.to_owned(), rev: key.0 }],
             ops: vec![Op::Put { key: layout::PLAN.to_owned(), value: layout::plan_bytes(commit.generation) }],

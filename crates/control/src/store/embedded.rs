@@ -20,7 +20,11 @@ mod tests;
 mod writer;
 mod writes;
 
-use std::{path::Path, sync::Arc, time::Duration};
+use std::{
+    path::Path,
+    sync::{Arc, Weak},
+    time::Duration,
+};
 
 use fs_err::os::unix::fs::OpenOptionsExt as _;
 use futures::{FutureExt, future::BoxFuture};
@@ -56,7 +60,8 @@ const LAST_WRITES: Duration = Duration::from_secs(10);
 /// A [`Store`] in one file of this machine, by redb. One process has it open at a time.
 pub struct EmbeddedStore {
     file: Arc<File>,
-    writes: Arc<Writes>,
+    /// The writer thread's: where that has ended, nothing is written any more, and watches end.
+    writes: Weak<Writes>,
     commands: Option<mpsc::Sender<Command>>,
     current: watch::Receiver<Rev>,
     writer: Writer,
@@ -89,8 +94,8 @@ impl EmbeddedStore {
         let (commands, queue) = mpsc::channel(QUEUE);
         let (moved, current) = watch::channel(rev);
         let writes = Arc::new(Writes::new(Arc::clone(&file), moved));
-        let writer = Writer::start(Arc::clone(&writes), queue).map_err(failed)?;
-        Ok(Self { file, writes, commands: Some(commands), current, writer })
+        let (weak, writer) = (Arc::downgrade(&writes), Writer::start(writes, queue).map_err(failed)?);
+        Ok(Self { file, writes: weak, commands: Some(commands), current, writer })
     }
 
     async fn transact(&self, txn: Txn, durability: Durability) -> Result<Outcome, StoreError> {
@@ -143,14 +148,14 @@ impl Store for EmbeddedStore {
     fn commit_relaxed(&self, txn: Txn) -> BoxFuture<'_, Result<Outcome, StoreError>> {
         async move {
             txn.check()?;
-            // Those who came first go first.
+            // While others wait it does, too: one transaction serves them all.
             let idle = self.commands.as_ref().is_some_and(|commands| commands.capacity() == commands.max_capacity());
-            let txn = match idle {
-                true => match self.writes.try_relaxed(txn) {
+            let txn = match self.writes.upgrade().filter(|_| idle) {
+                Some(writes) => match writes.try_relaxed(txn) {
                     Ok(outcome) => return outcome,
                     Err(txn) => txn,
                 },
-                false => txn,
+                None => txn,
             };
             self.transact(txn, Durability::None).await
         }

@@ -39,9 +39,13 @@ impl Agent {
     /// The limits in force: the tighter of its own and the registry's.
     #[must_use]
     pub fn limits(&self) -> Limits {
-        let told = self.told_limits;
+        let (told, own) = (self.told_limits, self.limits.memory);
+        let memory = told.memory.map_or(own, |memory| memory.min(own));
+        // The same share of less.
+        let reserve = u128::from(self.limits.unload_reserve.0) * u128::from(memory.0) / u128::from(own.0.max(1));
         Limits {
-            memory: told.memory.map_or(self.limits.memory, |memory| memory.min(self.limits.memory)),
+            memory,
+            unload_reserve: ByteSize(u64::try_from(reserve).unwrap_or(u64::MAX)),
             models: [told.models, self.limits.models].into_iter().flatten().min(),
             ..self.limits
         }

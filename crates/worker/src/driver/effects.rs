@@ -1,4 +1,4 @@
-//! Performs the agent's effects, each as a task or on a blocking thread. Each ends with one [`Completion`].
+//! Performs the agent's effects, each as a task or on a blocking thread. Each ends with one [`Completion`], or at once with an event.
 //!
 //! `acquire` gets what a replica needs, `ready` makes it callable, `retire` takes it away again.
 

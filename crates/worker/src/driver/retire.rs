@@ -21,6 +21,13 @@ use crate::{
 /// The interval at which a draining replica reports the requests that it still has: people who watch see it move.
 const DRAIN_WORD: Duration = Duration::from_secs(1);
 
+/// The longest wait for the gateway to take in that a replica is gone. It hears of that together with the worker; where no controller
+/// has said so, because the worker stops or has lost the model, it hears later.
+const ROUTE_WAIT: Duration = Duration::from_millis(100);
+
+/// The first pause of that wait: about the time that the gateway takes.
+const FIRST_ROUTE_PAUSE: Duration = Duration::from_micros(50);
+
 impl EffectRunner {
     /// Lets a replica finish its requests. Gives the event of its end at once where there are none: an unload then begins while the
     /// replica that takes its place is being fetched.
@@ -70,6 +77,9 @@ impl EffectRunner {
                 if let Some(model) = &ends {
                     model.end();
                 }
+                if let Some(callable) = &slot.callable {
+                    wait_for_routes(callable);
+                }
                 drop((ends, slot.callable, slot.model, slot.fetched, slot.prepared));
             };
             let _ = tokio::task::spawn_blocking(free).await;
@@ -88,6 +98,17 @@ impl EffectRunner {
             );
             complete(&completions, Event::Unloaded { revision: id }, DriverUpdate::Nothing).await;
         });
+    }
+}
+
+/// Waits until no route holds a replica any more, but no longer than [`ROUTE_WAIT`]. Whoever lets go of it last frees the model, and waits
+/// for a load under way to do that: this thread may, one that routes requests may not. Blocks.
+fn wait_for_routes(callable: &Arc<Callable>) {
+    let until = Instant::now() + ROUTE_WAIT;
+    let mut pause = FIRST_ROUTE_PAUSE;
+    while Arc::strong_count(callable) > 1 && callable.in_flight() == 0 && Instant::now() < until {
+        std::thread::sleep(pause);
+        pause *= 2;
     }
 }
 

@@ -177,11 +177,13 @@ async fn a_relaxed_commit_waits_for_no_thread_and_is_flushed_all_the_same() {
     let store = disk.store();
     let committed = store.commit_relaxed(put("/a")).now_or_never().expect("nothing else is written");
     assert_eq!(committed.expect("it commits"), Outcome::Committed(Rev(1)));
-    while store.writes.unflushed().is_some() {
+    let writes = store.writes.upgrade().expect("the thread lives");
+    while writes.unflushed().is_some() {
         tokio::task::yield_now().await;
     }
     assert_eq!(after_a_power_cut(&disk, "/a").await, Some(Rev(1)), "it was flushed");
     disk.set_full(true);
     store.commit(put("/b")).await.expect_err("the disk is full");
-    store.writes.try_relaxed(put("/c")).expect_err("who opens the file again waits for the disk");
+    assert!(!store.file.is_open());
+    writes.try_relaxed(put("/c")).expect_err("who opens the file again waits for the disk");
 }

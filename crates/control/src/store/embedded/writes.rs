@@ -26,7 +26,9 @@ const LOG_KEPT: u64 = 20_000;
 pub(super) struct Writes {
     file: Arc<File>,
     current: watch::Sender<Rev>,
-    /// Since when a relaxed commit waits to be made durable. Locked while something is written.
+    /// Held while something is written.
+    writing: Mutex<()>,
+    /// Since when a relaxed commit waits to be made durable. Locked for a moment; changed by who writes.
     unflushed: Mutex<Option<Instant>>,
     /// Told when a caller's own commit is the first that waits.
     begun: Notify,
@@ -40,12 +42,12 @@ pub(super) enum Work {
 
 impl Writes {
     pub(super) fn new(file: Arc<File>, current: watch::Sender<Rev>) -> Self {
-        Self { file, current, unflushed: Mutex::default(), begun: Notify::new() }
+        Self { file, current, writing: Mutex::default(), unflushed: Mutex::default(), begun: Notify::new() }
     }
 
     /// Since when a relaxed commit waits to be made durable.
     pub(super) fn unflushed(&self) -> Option<Instant> {
-        *self.lock()
+        *locked(&self.unflushed)
     }
 
     /// Waits until a caller's own commit is the first that waits to be made durable.
@@ -53,24 +55,22 @@ impl Writes {
         self.begun.notified().await;
     }
 
-    /// Does all of the work in one transaction. On an error nothing of it was done.
+    /// Does all of the work in one transaction. On an error nothing of it was acknowledged.
     pub(super) fn write(&self, works: Vec<Work>, durability: Durability) -> Result<Vec<Outcome>, StoreError> {
-        self.write_locked(works, durability, &mut self.lock())
+        let held = locked(&self.writing);
+        self.write_alone(works, durability, &held)
     }
 
     /// Does a relaxed commit on this thread: two switches of threads less in a miss. Gives it back while something else is written or the
     /// file is closed, for which a caller should not wait.
     pub(super) fn try_relaxed(&self, txn: Txn) -> Result<Result<Outcome, StoreError>, Txn> {
-        let mut unflushed = match self.unflushed.try_lock() {
-            Ok(unflushed) => unflushed,
-            Err(TryLockError::WouldBlock | TryLockError::Poisoned(_)) => return Err(txn),
+        let held = match self.writing.try_lock() {
+            Ok(held) if self.file.is_open() => held,
+            Ok(_) | Err(TryLockError::WouldBlock | TryLockError::Poisoned(_)) => return Err(txn),
         };
-        if !self.file.is_open() {
-            return Err(txn);
-        }
-        let first = unflushed.is_none();
-        let outcomes = self.write_locked(vec![Work::Commit(txn)], Durability::None, &mut unflushed);
-        if first && unflushed.is_some() {
+        let first = self.unflushed().is_none();
+        let outcomes = self.write_alone(vec![Work::Commit(txn)], Durability::None, &held);
+        if first && self.unflushed().is_some() {
             self.begun.notify_one();
         }
         Ok(outcomes.and_then(|outcomes| outcomes.into_iter().next().ok_or_else(|| failed("a commit has no outcome"))))
@@ -78,30 +78,33 @@ impl Writes {
 
     /// Makes relaxed commits durable, if there are any; true if there were.
     pub(super) fn flush(&self) -> bool {
-        let mut unflushed = self.lock();
-        if unflushed.take().is_none() {
+        let _held = locked(&self.writing);
+        if self.unflushed().is_none() {
             return false;
         }
         let flushed = self.file.with(|database| database.begin_write().map_err(failed)?.commit().map_err(failed));
         if let Err(error) = flushed {
             tracing::error!(event = "store_flush_failed", %error, "the last plans of on-demand models are not stored");
         }
+        *locked(&self.unflushed) = None;
         true
     }
 
-    fn write_locked(
+    fn write_alone(
         &self,
         works: Vec<Work>,
         durability: Durability,
-        unflushed: &mut Option<Instant>,
+        _held: &MutexGuard<'_, ()>,
     ) -> Result<Vec<Outcome>, StoreError> {
         let (acknowledged, count) = (*self.current.borrow(), works.len());
         match self.file.with(|database| write_group(database, works, acknowledged, durability)) {
             Ok(Written { rev, outcomes, commits, compacted }) => {
+                let mut unflushed = locked(&self.unflushed);
                 match durability {
                     Durability::None => drop(unflushed.get_or_insert_with(Instant::now)),
                     _ => *unflushed = None,
                 }
+                drop(unflushed);
                 let mut recent = self.file.recent();
                 commits.into_iter().for_each(|commit| recent.push(commit));
                 if compacted {
@@ -113,17 +116,17 @@ impl Writes {
             }
             Err(error) => {
                 // The file goes back to its last durable state.
-                *unflushed = None;
+                *locked(&self.unflushed) = None;
                 self.file.recent().clear();
                 tracing::error!(event = "store_commit_failed", %error, commands = count, "the store could not commit");
                 Err(error)
             }
         }
     }
+}
 
-    fn lock(&self) -> MutexGuard<'_, Option<Instant>> {
-        self.unflushed.lock().unwrap_or_else(PoisonError::into_inner)
-    }
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// A group that was written.
