@@ -19,8 +19,9 @@ use super::{
 /// make tests wait for a core.
 const AT_ONCE: usize = 3;
 
-/// Programs that take minutes, the longest first: they simulate histories of fleets and try thousands of inputs.
-const SLOWEST_FIRST: [&str; 5] = ["sim it", "registry it", "worker it", "peer it", "functions unit"];
+/// Programs that take longest beside the others, in that order: they simulate fleets, try thousands of inputs, or wait for stores.
+const SLOWEST_FIRST: [&str; 8] =
+    ["worker it", "sim it", "control it", "registry it", "peer it", "executor unit", "gitops it", "functions unit"];
 
 /// Seed of the cases of property tests. It is the same one each time, so that a change is not refused for a fault that it did
 /// not bring; another seed, or plain `cargo test`, looks at other cases.

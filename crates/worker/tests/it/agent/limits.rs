@@ -36,6 +36,34 @@ fn what_leaves_is_gone_before_what_comes_is_loaded() {
 }
 
 #[test]
+fn a_load_that_lacks_no_more_than_the_reserve_waits_for_no_unload() {
+    let loads_beside = |reserve| {
+        let mut s = Stage::within(Limits { memory: ByteSize(25), unload_reserve: ByteSize(reserve), ..LIMITS });
+        s.whole(vec![placed("stays", 10), placed("old", 10)]);
+        s.ready("stays", 1, 10);
+        s.ready("old", 2, 10);
+        s.change(vec![placed("new", 10)], &["old"]);
+        let fetched = s.fetched("new", Ok(artifact(9)));
+        assert!(!fetched.contains("load new"), "old still answers: {fetched}");
+        s.on(Event::Drained { revision: id("old") }).contains("load new")
+    };
+    assert_eq!([4, 5].map(loads_beside), [false, true]);
+}
+
+#[test]
+fn what_happens_together_is_reported_together() {
+    let mut s = Stage::new();
+    s.whole(vec![placed("a", 10), placed("b", 10)]);
+    s.ready("a", 1, 10);
+    s.ready("b", 2, 10);
+    s.change(vec![], &["a", "b"]);
+    let drained = s.agent.on_all(["a", "b"].map(|name| Event::Drained { revision: id(name) }), s.now);
+    assert_eq!(drained.iter().map(show).collect::<Vec<_>>(), ["unload a", "unload b"]);
+    let unloaded = s.agent.on_all(["a", "b"].map(|name| Event::Unloaded { revision: id(name) }), s.now);
+    assert_eq!(unloaded.iter().map(show).collect::<Vec<_>>(), ["report seen 2 a=gone b=gone"]);
+}
+
+#[test]
 fn the_tighter_limit_counts_and_is_kept_until_another_is_told() {
     let mut s = Stage::new();
     assert_eq!(s.agent.limits(), LIMITS, "nothing was told");
@@ -51,6 +79,15 @@ fn the_tighter_limit_counts_and_is_kept_until_another_is_told() {
     s.limits = WorkerLimits::default();
     s.change(vec![], &[]);
     assert_eq!(s.agent.limits(), LIMITS, "the registry says nothing any more");
+}
+
+#[test]
+fn the_reserve_for_unloads_is_a_share_of_the_memory_in_force() {
+    let mut s = Stage::within(Limits { unload_reserve: ByteSize(10), ..LIMITS });
+    assert_eq!(s.agent.limits().unload_reserve, ByteSize(10));
+    s.limits.memory = Some(ByteSize(40));
+    s.whole(vec![]);
+    assert_eq!(s.agent.limits().unload_reserve, ByteSize(4));
 }
 
 #[test]
