@@ -176,6 +176,8 @@ pub struct LocalReplicas {
     owned: Mutex<BTreeMap<RevisionId, Arc<Replica>>>,
     inserted: Notify,
     emptied: Notify,
+    /// Told when routes were changed, which hold replicas as well.
+    routes_changed: Notify,
     listener: OnceLock<ReplicaListener>,
 }
 
@@ -235,6 +237,24 @@ impl LocalReplicas {
         if empty {
             self.emptied.notify_waiters();
         }
+    }
+
+    /// Waits until no route holds a replica that was removed; one with requests in flight is not waited for. The caller's `Arc` is
+    /// then the last one, and the model is freed where that is dropped: to free one takes a while, and may wait for a load.
+    pub async fn released(&self, replica: &Arc<Replica>) {
+        loop {
+            // Counts changes from here on, so nothing is missed between these two.
+            let changed = self.routes_changed.notified();
+            if Arc::strong_count(replica) == 1 || replica.in_flight() > 0 {
+                return;
+            }
+            changed.await;
+        }
+    }
+
+    /// Notes that routes were changed.
+    pub(crate) fn routes_changed(&self) {
+        self.routes_changed.notify_waiters();
     }
 
     /// True if a replica of this deployment is here.
@@ -404,7 +424,7 @@ impl Drop for Lease {
 
 #[cfg(test)]
 mod tests {
-    use futures::future::BoxFuture;
+    use futures::{FutureExt as _, future::BoxFuture};
 
     use super::*;
 
@@ -438,6 +458,22 @@ mod tests {
         assert!(replica.acquire().is_none());
         drop(leases);
         assert_eq!((replica.requests(), replica.in_flight()), (3, 0));
+    }
+
+    #[test]
+    fn a_replica_that_left_is_released_once_no_route_holds_it() {
+        let replicas = LocalReplicas::default();
+        let revision = RevisionId::of(berth_spec::DeploymentName::new("iris").expect("a name"), b"1");
+        let replica = replicas.insert(revision.clone(), Arc::new(Nothing(Arc::default())));
+        let in_a_route = Arc::clone(&replica);
+        replicas.remove(&revision);
+        let mut released = Box::pin(replicas.released(&replica));
+        assert!((&mut released).now_or_never().is_none());
+        replicas.routes_changed();
+        assert!((&mut released).now_or_never().is_none(), "another route changed");
+        drop(in_a_route);
+        replicas.routes_changed();
+        assert!((&mut released).now_or_never().is_some());
     }
 
     #[test]

@@ -275,6 +275,7 @@ impl Applier {
             routes.told.store(true, Relaxed);
         }
         self.routes.readiness.store(Arc::new(change.readiness));
+        self.resolver.replicas.routes_changed();
         Ok(())
     }
 

@@ -25,9 +25,6 @@ const DRAIN_WORD: Duration = Duration::from_secs(1);
 /// has said so, because the worker stops or has lost the model, it hears later.
 const ROUTE_WAIT: Duration = Duration::from_millis(100);
 
-/// The first pause of that wait: about the time that the gateway takes.
-const FIRST_ROUTE_PAUSE: Duration = Duration::from_micros(50);
-
 impl EffectRunner {
     /// Lets a replica finish its requests. Gives the event of its end at once where there are none: an unload then begins while the
     /// replica that takes its place is being fetched.
@@ -71,14 +68,16 @@ impl EffectRunner {
         };
         let ends = slot.model.clone().filter(|model| !shares(model));
         let (completions, histogram) = (self.completions.clone(), self.metrics().unload.clone());
+        let local = Arc::clone(&self.deps.local);
         self.tasks.spawn(async move {
+            // Else the thread that changes the route frees it, and waits for a load under way to do that.
+            if let Some(callable) = &slot.callable {
+                let _ = tokio::time::timeout(ROUTE_WAIT, local.released(callable)).await;
+            }
             // Freeing gigabytes takes a while. A panic in it leaves nothing to be done.
             let free = move || {
                 if let Some(model) = &ends {
                     model.end();
-                }
-                if let Some(callable) = &slot.callable {
-                    wait_for_routes(callable);
                 }
                 drop((ends, slot.callable, slot.model, slot.fetched, slot.prepared));
             };
@@ -98,17 +97,6 @@ impl EffectRunner {
             );
             complete(&completions, Event::Unloaded { revision: id }, DriverUpdate::Nothing).await;
         });
-    }
-}
-
-/// Waits until no route holds a replica any more, but no longer than [`ROUTE_WAIT`]. Whoever lets go of it last frees the model, and waits
-/// for a load under way to do that: this thread may, one that routes requests may not. Blocks.
-fn wait_for_routes(callable: &Arc<Callable>) {
-    let until = Instant::now() + ROUTE_WAIT;
-    let mut pause = FIRST_ROUTE_PAUSE;
-    while Arc::strong_count(callable) > 1 && callable.in_flight() == 0 && Instant::now() < until {
-        std::thread::sleep(pause);
-        pause *= 2;
     }
 }
 
