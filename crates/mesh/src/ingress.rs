@@ -14,8 +14,9 @@ mod settings;
 mod trail;
 
 use std::{
+    future::ready,
     net::IpAddr,
-    panic::AssertUnwindSafe,
+    panic::{AssertUnwindSafe, catch_unwind, resume_unwind},
     sync::{Arc, OnceLock},
     time::Duration,
 };
@@ -122,17 +123,24 @@ impl Ingress {
 
     /// Answers one request; never fails.
     ///
-    /// The future is boxed because its callers move it several times: hyper into a stream, that into its executor.
+    /// Callers move the future several times: hyper into a stream, that into its executor. So it is small, and what it runs is in a box.
     pub(crate) fn serve(
         self: Arc<Self>,
         mut request: Request<Incoming>,
         from: Option<IpAddr>,
-    ) -> BoxFuture<'static, Response<ReplyBody>> {
+    ) -> impl Future<Output = Response<ReplyBody>> + Send + use<> {
         let id = RequestId::settle(request.headers_mut());
-        match self.span(request.headers(), &id) {
-            None => Box::pin(async move { named(self.caught(request, from, &id).await, id) }),
-            Some(span) => Box::pin(async move { named(self.caught(request, from, &id).instrument(span).await, id) }),
-        }
+        let grpc = is_grpc(request.headers());
+        let span = self.span(request.headers(), &id);
+        let answer = catch_unwind(AssertUnwindSafe(|| self.answer(request, grpc, from)));
+        let answer = answer.unwrap_or_else(|panic| Box::pin(async { resume_unwind(panic) }));
+        let answer = match span {
+            None => answer,
+            Some(span) => Box::pin(answer.instrument(span)),
+        };
+        AssertUnwindSafe(answer)
+            .catch_unwind()
+            .map(move |ended| named(ended.unwrap_or_else(|_| crashed(grpc, &id)), id))
     }
 
     fn span(&self, headers: &HeaderMap, id: &RequestId) -> Option<tracing::Span> {
@@ -143,17 +151,6 @@ impl Ingress {
             }
             None => tracing::enabled!(tracing::Level::DEBUG)
                 .then(|| tracing::debug_span!("request", request_id = id.as_str())),
-        }
-    }
-
-    async fn caught(&self, request: Request<Incoming>, from: Option<IpAddr>, id: &RequestId) -> Response<ReplyBody> {
-        let grpc = is_grpc(request.headers());
-        match AssertUnwindSafe(self.answer(request, grpc, from)).catch_unwind().await {
-            Ok(response) => response,
-            Err(_) => {
-                let error = ErrorResponse::from(panicked(Some(id)));
-                if grpc { tonic::Status::from(error).into_http() } else { error.into_response() }
-            }
         }
     }
 
@@ -174,11 +171,27 @@ impl Ingress {
         admitted
     }
 
-    async fn answer(&self, mut request: Request<Incoming>, grpc: bool, from: Option<IpAddr>) -> Response<ReplyBody> {
-        let stack = self.rest.stack();
-        if stack.access.is_required()
-            && let Err(error) = self.admit(&mut request, grpc, from)
-        {
+    fn answer(
+        self: Arc<Self>,
+        request: Request<Incoming>,
+        grpc: bool,
+        from: Option<IpAddr>,
+    ) -> BoxFuture<'static, Response<ReplyBody>> {
+        if self.rest.stack().access.is_required() {
+            Box::pin(self.checked(request, grpc, from))
+        } else {
+            self.admitted(request, grpc, from)
+        }
+    }
+
+    /// Answers whom the access rules let in, and refuses others.
+    async fn checked(
+        self: Arc<Self>,
+        mut request: Request<Incoming>,
+        grpc: bool,
+        from: Option<IpAddr>,
+    ) -> Response<ReplyBody> {
+        if let Err(error) = self.admit(&mut request, grpc, from) {
             if grpc {
                 return tonic::Status::from(error).into_http();
             }
@@ -186,9 +199,7 @@ impl Ingress {
             Box::pin(discard(&head.headers, body)).await;
             return error.into_response();
         }
-        if !stack.access.is_required() {
-            return self.admitted(request, grpc, from).await;
-        }
+        let stack = Arc::clone(self.rest.stack());
         let asker = access::asker(&stack.access, request.extensions());
         let response = self.admitted(request, grpc, from).await;
         response.map(|body| watched(body, &stack.access, asker, grpc))
@@ -213,20 +224,32 @@ impl Ingress {
         }
     }
 
-    async fn admitted(&self, mut request: Request<Incoming>, grpc: bool, from: Option<IpAddr>) -> Response<ReplyBody> {
+    /// Answers a request that was let in. Each kind has a future of its own size: an inference does not pay for the state of others.
+    fn admitted(
+        self: Arc<Self>,
+        request: Request<Incoming>,
+        grpc: bool,
+        from: Option<IpAddr>,
+    ) -> BoxFuture<'static, Response<ReplyBody>> {
         let stack = self.rest.stack();
         if !grpc {
-            return self.rest.answer(request, from).await;
+            return Box::pin(async move { self.rest.answer(request, from).await });
         }
         if opaque::takes(stack, &request) {
-            return Box::pin(opaque::answer(stack, request)).await;
+            return Box::pin(async move { opaque::answer(self.rest.stack(), request).await });
         }
-        if infer::takes(&request) {
-            return infer::answer(stack, request).await;
+        if let Some(coding) = infer::takes(&request) {
+            return infer::answer(Arc::clone(stack), request, coding);
         }
         if stream::takes(&request) {
-            return stream::answer(Arc::clone(stack), request);
+            return Box::pin(ready(stream::answer(Arc::clone(stack), request)));
         }
+        Box::pin(async move { self.other(request, from).await })
+    }
+
+    /// Answers a gRPC call that is no inference.
+    async fn other(&self, mut request: Request<Incoming>, from: Option<IpAddr>) -> Response<ReplyBody> {
+        let stack = self.rest.stack();
         if !request.uri().path().starts_with(SERVICE) {
             let path = request.uri().path();
             let ours = |prefixes: &[&str]| prefixes.iter().any(|prefix| path.starts_with(prefix));
@@ -274,14 +297,20 @@ impl Ingress {
 pub(crate) const DEPLOYMENT: HeaderName = HeaderName::from_static("berth-deployment");
 
 /// Names the namespace of the models that a request is about.
-const NAMESPACE: &str = "berth-namespace";
+static NAMESPACE: HeaderName = HeaderName::from_static("berth-namespace");
 
 /// The namespace in the header of a request, else the default one. One that is not even text is none that there is.
 fn namespace(headers: &HeaderMap) -> &str {
-    match headers.get(NAMESPACE).map(|value| value.to_str().unwrap_or("?")) {
+    match headers.get(&NAMESPACE).map(|value| value.to_str().unwrap_or("?")) {
         None | Some("") => DEFAULT_NAMESPACE,
         Some(namespace) => namespace,
     }
+}
+
+/// The answer to a request whose code panicked.
+fn crashed(grpc: bool, id: &RequestId) -> Response<ReplyBody> {
+    let error = ErrorResponse::from(panicked(Some(id)));
+    if grpc { tonic::Status::from(error).into_http() } else { error.into_response() }
 }
 
 /// The way by which a request of this client came.

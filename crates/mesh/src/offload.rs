@@ -2,25 +2,29 @@
 //!
 //! All requests of an HTTP/2 connection share one task: what is done in it, the others wait for.
 
+use std::future::ready;
+
 use berth_spec::InferError;
+use futures::{FutureExt as _, future::Either};
 
 /// Bytes that are looked at one by one (numbers written or read, text compressed) from which work is handed over: a
 /// connection is held for a millisecond at most, and a hand-over costs some 10 µs.
 pub const MIN_BYTES: usize = 256 << 10;
 
-/// Does `work` on `weight` bytes.
+/// Does `work` on `weight` bytes. What is done at once is done in this call: the future has the outcome, and not the work.
 ///
 /// # Errors
 /// Those of `work`, and [`InferError::Internal`] where it panics.
-pub async fn run<T: Send + 'static>(
+pub fn run<T: Send + 'static>(
     weight: usize,
     work: impl FnOnce() -> Result<T, InferError> + Send + 'static,
-) -> Result<T, InferError> {
+) -> impl Future<Output = Result<T, InferError>> + Send {
     if weight < MIN_BYTES {
-        return work();
+        return Either::Left(ready(work()));
     }
-    let done = tokio::task::spawn_blocking(work).await;
-    done.unwrap_or_else(|_| Err(InferError::Internal("the server failed on this request".to_owned())))
+    let done = tokio::task::spawn_blocking(work);
+    let failed = |_| Err(InferError::Internal("the server failed on this request".to_owned()));
+    Either::Right(done.map(move |done| done.unwrap_or_else(failed)))
 }
 
 #[cfg(test)]

@@ -11,7 +11,7 @@ use tokio::time::{Duration, Instant, timeout_at};
 
 use crate::body::{
     broken::broken,
-    memory::{Charge, RequestMemory},
+    memory::{Charge, MIN_COUNTED_BYTES, RequestMemory},
 };
 
 /// The most that is set aside before anything has come: enough for most tensors, and little for a client that sends
@@ -51,9 +51,11 @@ pub(crate) async fn rest(
     pace: Pace,
     memory: &Arc<RequestMemory>,
 ) -> Result<Bytes, InferError> {
-    let mut charge = memory.charge();
-    let whole = gather(first, body, limit, pace, &mut charge).await?;
-    Ok(charge.hold(whole))
+    // Most bodies are small, are not counted, and came in one piece. Those do not carry the state of others.
+    if first.len() < MIN_COUNTED_BYTES.min(limit) && body.is_end_stream() {
+        return Ok(first);
+    }
+    Box::pin(gather(first, body, limit, pace, memory.charge())).await
 }
 
 async fn gather(
@@ -61,7 +63,7 @@ async fn gather(
     body: &mut Incoming,
     limit: usize,
     pace: Pace,
-    charge: &mut Charge,
+    mut charge: Charge,
 ) -> Result<Bytes, InferError> {
     let expected = usize::try_from(body.size_hint().lower()).unwrap_or(usize::MAX).saturating_add(first.len());
     if first.len() > limit {
@@ -69,10 +71,10 @@ async fn gather(
     }
     charge.grow_to(first.len())?;
     if body.is_end_stream() {
-        return Ok(first);
+        return Ok(charge.hold(first));
     }
     // Nothing may follow but the end, as some gRPC clients send it.
-    let Some(second) = piece(body, pace).await? else { return Ok(first) };
+    let Some(second) = piece(body, pace).await? else { return Ok(charge.hold(first)) };
     let mut whole = BytesMut::with_capacity(expected.min(FIRST_PIECE).max(first.len() + second.len()));
     whole.extend_from_slice(&first);
     let mut next = Some(second);
@@ -84,7 +86,7 @@ async fn gather(
         whole.extend_from_slice(&more);
         next = piece(body, pace).await?;
     }
-    Ok(whole.freeze())
+    Ok(charge.hold(whole.freeze()))
 }
 
 /// The next piece of data; `None` at the end.
@@ -96,7 +98,7 @@ pub(crate) async fn piece(body: &mut Incoming, pace: Pace) -> Result<Option<Byte
             Some(next) => next,
             None => {
                 let until = deadline.min(Instant::now() + pause);
-                timeout_at(until, body.frame()).await.map_err(|_| too_slow(until < deadline))?
+                Box::pin(timeout_at(until, body.frame())).await.map_err(|_| too_slow(until < deadline))?
             }
         };
         match next {

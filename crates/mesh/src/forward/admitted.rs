@@ -158,7 +158,7 @@ impl AdmittedRequest<'_> {
         let began = Instant::now();
         match retries.go(&self.context, there, head, upload).await {
             Ok(Some((response, in_flight))) => {
-                self.ran(began);
+                self.ran(began, Instant::now());
                 self.outcome = response.outcome(self.protocol);
                 self.sent(response.len());
                 let guard = (in_flight, running, self.permit.take());
@@ -205,11 +205,11 @@ impl AdmittedRequest<'_> {
         Err(self.failed(error))
     }
 
-    /// Notes that the model answered what it was asked then.
-    fn ran(&self, began: Instant) {
+    /// Notes that the model has answered by `now` what it was asked when it `began`.
+    fn ran(&self, began: Instant, now: Instant) {
         // How long the answer of a stream takes to begin says nothing of the model's queue.
         if self.counted && !self.context.exchange {
-            let (entry, accounts, now) = (&self.context.entry, &self.context.stack.accounts, Instant::now());
+            let (entry, accounts) = (&self.context.entry, &self.context.stack.accounts);
             let (hot, max_wait) = (entry.hot(), entry.route().terms.limits.max_wait);
             let in_flight = hot.usage.in_flight.load(Relaxed);
             hot.pressure.ran(accounts.nanos(now), now - began, in_flight, max_wait);
@@ -337,9 +337,10 @@ impl Runner for AdmittedRequest<'_> {
         };
         match answer {
             Ok(answer) => {
-                self.ran(began);
+                let now = Instant::now();
+                self.ran(began, now);
                 if let Some(target) = self.target.as_ref().filter(|_| self.counted) {
-                    self.context.entry.ran_here(&target.revision, began.elapsed());
+                    self.context.entry.ran_here(&target.revision, now - began);
                 }
                 self.outcome = Outcome::Ok;
                 Ok(LocalOutcome::Answered(answer))

@@ -77,13 +77,24 @@ pub(crate) async fn run<C: Codec>(
     codec: &mut C,
     upload: &mut Upload,
 ) -> Result<C::Answer, Failure> {
+    if let Some(watches) = watches(admitted, codec) {
+        // Boxed: requests that nobody watches do not pay for a second copy of the loop's state.
+        return Box::pin(watched(admitted, codec, upload, watches)).await;
+    }
+    carry(admitted, codec, upload).await
+}
+
+/// Those that watch a request, at least one of them.
+struct Watches {
+    tap: Option<Tap>,
+    call: Option<CountedCall>,
+}
+
+/// Begins to watch a request; `None`: nobody wants to.
+fn watches<C: Codec>(admitted: &AdmittedRequest<'_>, codec: &C) -> Option<Watches> {
     let tap = admitted.payloads().and_then(|payloads| admitted.tap(payloads, codec.came()?));
     let call = admitted.calls().and_then(|calls| Some(admitted.counting(calls, codec.came()?)));
-    if tap.is_none() && call.is_none() {
-        return carry(admitted, codec, upload).await;
-    }
-    // Boxed: requests that nobody watches do not pay for a second copy of the loop's state.
-    Box::pin(watched(admitted, codec, upload, tap, call)).await
+    (tap.is_some() || call.is_some()).then_some(Watches { tap, call })
 }
 
 /// Runs a request that payload processors or counts of calls observe.
@@ -91,8 +102,7 @@ async fn watched<C: Codec>(
     admitted: &mut AdmittedRequest<'_>,
     codec: &mut C,
     upload: &mut Upload,
-    tap: Option<Tap>,
-    mut call: Option<CountedCall>,
+    Watches { tap, mut call }: Watches,
 ) -> Result<C::Answer, Failure> {
     let mut payload = tap.map(|tap| {
         let (request, response) = tap.split();
@@ -132,7 +142,8 @@ async fn carry<C: Codec>(
     upload: &mut Upload,
 ) -> Result<C::Answer, Failure> {
     let mut retries = RetryState::default();
-    let mut head = None;
+    // Boxed: few requests have one.
+    let mut head: Option<Box<Head>> = None;
     loop {
         match admitted.next(&mut retries).await? {
             NextTarget::Local(target) => {
@@ -144,7 +155,7 @@ async fn carry<C: Codec>(
             NextTarget::Remote(target) => {
                 let head = match &mut head {
                     Some(head) => head,
-                    none => none.insert(admitted.head(codec)?),
+                    none => none.insert(Box::new(admitted.head(codec)?)),
                 };
                 // Boxed: it is most of the state, which a request that is answered here does not pay for.
                 let forwarded = Box::pin(admitted.forward(&mut retries, target, head, upload)).await?;

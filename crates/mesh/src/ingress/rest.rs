@@ -20,7 +20,7 @@ use berth_wire::{
     guard::Guard,
 };
 use bytes::Bytes;
-use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, header, request::Parts};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, header, request::Parts};
 use http_body::Body as _;
 use hyper::body::Incoming;
 use tokio::time::Instant;
@@ -64,7 +64,7 @@ use crate::{
 };
 
 /// The longest that the caller waits, in whole milliseconds; instead of the deployment's `timeout`.
-const TIMEOUT_HEADER: &str = "berth-timeout-ms";
+static TIMEOUT_HEADER: HeaderName = HeaderName::from_static("berth-timeout-ms");
 
 /// The most bytes of a body that only says what to load or list.
 const SMALL_BODY: usize = 64 << 10;
@@ -481,9 +481,12 @@ fn statistics(loaded: &[LoadedReplica]) -> Response<ReplyBody> {
 
 /// The longest that the caller waits, as its head says.
 pub(super) fn timeout(headers: &HeaderMap) -> Result<Option<Duration>, InferError> {
-    let Some(value) = headers.get(TIMEOUT_HEADER) else { return Ok(None) };
+    let Some(value) = headers.get(&TIMEOUT_HEADER) else { return Ok(None) };
     let millis = value.to_str().ok().and_then(|text| text.trim().parse().ok()).filter(|millis| *millis > 0);
     millis.map(|millis| Some(Duration::from_millis(millis))).ok_or_else(|| {
-        InferError::Invalid(format!("header {TIMEOUT_HEADER} must be a number of milliseconds above 0, not {value:?}"))
+        InferError::Invalid(format!(
+            "header {} must be a number of milliseconds above 0, not {value:?}",
+            TIMEOUT_HEADER.as_str()
+        ))
     })
 }

@@ -9,7 +9,7 @@
 //! hyper gives every HTTP/2 stream to an executor. The one here does not spawn: the streams are run by the task of
 //! their connection, each caught if it panics. Requests of one connection then meet in a model's queue without crossing threads, and their
 //! answers leave in one write. A connection's requests are decoded by one core, which its frames are, too; what takes
-//! long (runs, large bodies) happens elsewhere. Measured together with `ingress/grpc/unary.rs` in one run: 29 % more
+//! long (runs, large bodies) happens elsewhere. Measured together with `ingress/grpc/infer.rs` in one run: 29 % more
 //! gRPC requests per second with 8 callers on one connection, 28 % less processor time for each.
 
 use std::{

@@ -8,6 +8,7 @@ use std::{sync::Arc, time::Duration};
 
 use berth_spec::{InferError, NameKey};
 use bytes::Bytes;
+use futures::future::BoxFuture;
 use http::{HeaderValue, Request, Response, Uri, header, request::Parts};
 use hyper::body::Incoming;
 use tokio::time::Instant;
@@ -97,36 +98,38 @@ impl Codec for Inference {
         if self.form == Form::Stream && runner.model().is_some_and(|model| model.streams()) {
             let mut parts = self.head.as_ref().clone();
             parts.uri = Uri::from_static(STREAM_INFER);
-            let answered = runner.exchange(parts, upload).await?;
+            let answered = Box::pin(runner.exchange(parts, upload)).await?;
             return Ok(answered.map(|response| Answer { response, stream: true }));
         }
         if self.form == Form::Unary && runner.model().is_some_and(|model| model.infers_undecoded()) {
             let mut parts = self.head.as_ref().clone();
             parts.uri = Uri::from_static(INFER);
-            let answered = runner.exchange(parts, upload).await?;
+            let answered = Box::pin(runner.exchange(parts, upload)).await?;
             return Ok(answered.map(|response| Answer { response, stream: false }));
         }
         let message = match &self.message {
             Some(message) => message.clone(),
             None => {
-                let body = upload.bytes(runner.deadline()).await.map_err(|error| runner.failed(error))?;
-                let coding = coding(&self.head.headers).ok_or_else(message::unknown_coding)?;
-                unframed(body, coding, upload.limit(), upload.memory()).await?
+                // Boxed, as all that few inferences come to: the others do not carry its state.
+                let read = Box::pin(read_message(&self.head, upload, runner.deadline())).await;
+                read.map_err(|failure| match failure {
+                    Failure::Infer(error) => runner.failed(error).into(),
+                    refused => refused,
+                })?
             }
         };
         let length = message.len();
         let decoded = message::decode(message, upload.memory()).await;
         let read = decoded.and_then(|(mut decoded, tensors)| {
             let shared = read_inputs(&mut decoded, &self.head.extensions, upload.memory())?;
-            Ok((decoded, (tensors, shared)))
+            Ok((decoded.request, decoded.form, decoded.options.timeout, (tensors, shared)))
         });
-        let (decoded, _tensors) = read.map_err(|error| runner.failed(error))?;
-        runner.shorten(decoded.options.timeout);
-        let mut form = decoded.form;
+        let (request, mut form, timeout, _tensors) = read.map_err(|error| runner.failed(error))?;
+        runner.shorten(timeout);
         if form.classifies() {
             form.label(runner.signature());
         }
-        match runner.infer(decoded.request).await? {
+        match runner.infer(request).await? {
             LocalOutcome::Moved(why) => Ok(LocalOutcome::Moved(why)),
             LocalOutcome::Answered(mut response) => {
                 runner.received(length);
@@ -148,24 +151,40 @@ impl Codec for Inference {
     }
 }
 
-/// True if a gRPC request can be answered here; others have a compression, of which the service tells what there is.
-pub(in crate::ingress) fn takes(request: &Request<Incoming>) -> bool {
-    request.uri().path() == INFER && coding(request.headers()).is_some()
+/// Reads the message of a call that came to its model without it.
+async fn read_message(head: &Parts, upload: &mut Upload, deadline: Instant) -> Result<Bytes, Failure> {
+    let body = upload.bytes(deadline).await?;
+    let coding = coding(&head.headers).ok_or_else(message::unknown_coding)?;
+    Ok(unframed(body, coding, upload.limit(), upload.memory()).await?)
+}
+
+/// The coding of a unary call's message, if the call can be answered here. Others have a compression of which the service tells what
+/// there is.
+pub(in crate::ingress) fn takes(request: &Request<Incoming>) -> Option<Coding> {
+    if request.uri().path() == INFER { coding(request.headers()) } else { None }
 }
 
 /// Answers a unary call.
-pub(in crate::ingress) async fn answer(stack: &Stack, request: Request<Incoming>) -> Response<ReplyBody> {
-    answered(stack, request).await.unwrap_or_else(Status::into_http)
+pub(in crate::ingress) fn answer(
+    stack: Arc<Stack>,
+    request: Request<Incoming>,
+    coding: Coding,
+) -> BoxFuture<'static, Response<ReplyBody>> {
+    let (head, incoming) = request.into_parts();
+    let head = Arc::new(head);
+    Box::pin(async move { answered(&stack, head, incoming, coding).await.unwrap_or_else(Status::into_http) })
 }
 
-async fn answered(stack: &Stack, request: Request<Incoming>) -> Result<Response<ReplyBody>, Status> {
-    let (head, mut incoming) = request.into_parts();
-    let head = Arc::new(head);
+async fn answered(
+    stack: &Stack,
+    head: Arc<Parts>,
+    mut incoming: Incoming,
+    coding: Coding,
+) -> Result<Response<ReplyBody>, Status> {
     let wait = timeout(&head.headers).map_err(status)?;
     let limits = &stack.limits;
     let latest = Instant::now() + limits.deadline;
     let limit = limits.body.saturating_add(FRAME_PREFIX);
-    let coding = coding(&head.headers).unwrap_or(Coding::Identity);
     let pace = Pace { pause: limits.body_idle, deadline: latest };
     let first = read::piece(&mut incoming, pace).await.map_err(status)?.unwrap_or_default();
     if coding == Coding::Identity

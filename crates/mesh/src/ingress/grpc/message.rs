@@ -5,7 +5,7 @@ use std::sync::Arc;
 use berth_spec::{ByteSize, InferError, InferResponse};
 use berth_wire::oip::ModelInferRequest;
 use bytes::Bytes;
-use http::HeaderMap;
+use http::{HeaderMap, HeaderName};
 use prost::Message;
 use tonic::{Code, Status};
 
@@ -23,9 +23,12 @@ use crate::{
     },
 };
 
+/// The header that says how the compressed messages of a call are compressed.
+static ENCODING: HeaderName = HeaderName::from_static("grpc-encoding");
+
 /// The coding of compressed messages of a call; `None`: one that is not known here.
 pub(in crate::ingress) fn coding(headers: &HeaderMap) -> Option<Coding> {
-    match headers.get("grpc-encoding").map(http::HeaderValue::as_bytes) {
+    match headers.get(&ENCODING).map(http::HeaderValue::as_bytes) {
         None | Some(b"identity") => Some(Coding::Identity),
         Some(b"gzip") => Some(Coding::Gzip),
         Some(b"deflate") => Some(Coding::Deflate),
@@ -93,17 +96,20 @@ pub(in crate::ingress) async fn decode(
 }
 
 /// Writes an answer as a body; also the bytes of its raw contents.
-pub(in crate::ingress) async fn encode(
+pub(in crate::ingress) fn encode(
     response: InferResponse,
     form: AnswerForm,
-) -> Result<(Bytes, usize), InferError> {
+) -> impl Future<Output = Result<(Bytes, usize), InferError>> + Send {
     let weight = effort::to_encode(&response, &form);
-    let response = offload::run(weight, move || oip::grpc::encode(response, &form)).await?;
-    let raw = response.raw_output_contents.iter().map(Bytes::len).sum();
-    let length = response.encoded_len();
-    // Raw contents are copied, which takes a tenth of the time that typed ones take.
-    let weight = if response.raw_output_contents.is_empty() { length } else { length / 10 };
-    offload::run(weight, move || Ok((framed(&response), raw))).await
+    let message = offload::run(weight, move || oip::grpc::encode(response, &form));
+    async move {
+        let message = message.await?;
+        let raw = message.raw_output_contents.iter().map(Bytes::len).sum();
+        let length = message.encoded_len();
+        // Raw contents are copied, which takes a tenth of the time that typed ones take.
+        let weight = if message.raw_output_contents.is_empty() { length } else { length / 10 };
+        offload::run(weight, move || Ok((framed(&message), raw))).await
+    }
 }
 
 #[cfg(test)]
