@@ -202,7 +202,7 @@ impl PeerStack {
         let bounds = Bounds::new(&self.limits, None, &self.memory);
         if head.uri.path() == EXCHANGE {
             let mut upload = Upload::new(body, bounds.of_stream());
-            let answer = OpaqueCall { head }.local(&mut runner, &mut upload).await?;
+            let answer = Box::pin(OpaqueCall { head }.local(&mut runner, &mut upload)).await?;
             return Ok(streamed(ran(answer)?));
         }
         let mut upload = Upload::new(body, bounds);
@@ -246,7 +246,8 @@ async fn rest_answer(
         || rest::infer::coding(&head.headers).map_err(|error| Refusal::Failed(ErrorResponse::wrong_encoding(error)));
     if let Some(form) = plain::Form::of(operation) {
         let mut codec = PlainInference { head: Arc::clone(head), coding: coding()?, form };
-        let answer = ran(codec.local(runner, upload).await?)?;
+        // Boxed: inferences do not carry its state.
+        let answer = ran(Box::pin(codec.local(runner, upload)).await?)?;
         return Ok(if form == plain::Form::GenerateStream { streamed(answer) } else { answer });
     }
     match operation {
