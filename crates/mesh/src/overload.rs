@@ -23,7 +23,7 @@ use std::{
     time::Duration,
 };
 
-use berth_spec::{InferError, inference::Shed};
+use berth_spec::{DeploymentName, InferError, inference::Shed};
 
 use self::brain::{Brain, Window};
 
@@ -83,11 +83,18 @@ impl Default for Pressure {
 
 impl Pressure {
     /// Refuses a request that would wait too long: with `in_flight` before it, of which its own caller has `own`, and so much time.
-    pub(crate) fn check(&self, model: &str, in_flight: u32, own: usize, timeout: Duration) -> Result<(), InferError> {
+    pub(crate) fn check(
+        &self,
+        model: &DeploymentName,
+        in_flight: u32,
+        own: usize,
+        timeout: Duration,
+    ) -> Result<(), InferError> {
         let (bound, each) = (self.bound.load(Relaxed), self.each_ns.load(Relaxed));
         if bound == UNBOUNDED && each == 0 {
             return Ok(()); // nearly always
         }
+        let model = model.as_str();
         let few = own <= (bound / CALLER_SHARE_DIVISOR).max(1) as usize && in_flight < bound.saturating_mul(2);
         if in_flight >= bound && !few {
             self.refuse();
@@ -174,7 +181,8 @@ mod tests {
     const SOON: Duration = Duration::from_millis(100);
 
     fn refused(pressure: &Pressure, in_flight: u32, own: usize, timeout: Duration) -> bool {
-        pressure.check("iris", in_flight, own, timeout).is_err_and(|error| error.reason() == "overloaded")
+        let model = DeploymentName::new("iris").expect("a name");
+        pressure.check(&model, in_flight, own, timeout).is_err_and(|error| error.reason() == "overloaded")
     }
 
     /// A second in which a run takes two milliseconds, then one in which each request waits for 200 others.

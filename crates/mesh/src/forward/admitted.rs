@@ -407,7 +407,7 @@ impl Stack {
             let otherwise = if call.exchange { self.limits.deadline } else { route.terms.timeout };
             let timeout = call.timeout.map_or(otherwise, |timeout| timeout.min(self.limits.deadline));
             let (hot, own) = (entry.hot(), holder.inside.held());
-            hot.pressure.check(entry.name.as_str(), hot.usage.in_flight.load(Relaxed), own, timeout)?;
+            hot.pressure.check(&entry.name, hot.usage.in_flight.load(Relaxed), own, timeout)?;
             Ok((permit, holder, metered, timeout))
         };
         match admit() {

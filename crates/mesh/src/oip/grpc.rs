@@ -8,6 +8,7 @@ pub mod effort;
 pub(crate) mod frame;
 pub(crate) mod methods;
 pub(crate) mod model_name;
+pub(crate) mod raw_message;
 
 use std::collections::HashMap;
 
