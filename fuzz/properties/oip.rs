@@ -54,11 +54,19 @@ pub(crate) fn binary_body(data: &[u8]) {
     assert_eq!(again(&answer.into_bytes(), json), tensors);
 }
 
-/// A `ModelInferRequest`. What is accepted means the same raw and typed.
+/// A `ModelInferRequest`. What is read without the generated code is read alike with it. What is accepted means the same raw and typed.
 pub(crate) fn grpc_contents(data: &[u8]) {
     assert!(grpc::effort::to_read(data, usize::MAX) <= data.len());
-    let Ok(message) = ModelInferRequest::decode(data) else { return };
-    let decoded = match grpc::decode(message).and_then(Decoded::with_data) {
+    let plain = grpc::raw_message::read(&Bytes::copy_from_slice(data));
+    let Ok(message) = ModelInferRequest::decode(data) else { return assert!(plain.is_none(), "{plain:?}") };
+    let decoded = grpc::decode(message);
+    if let Some(plain) = plain {
+        assert_eq!(
+            format!("{plain:?}"),
+            format!("{:?}", decoded.as_ref().expect("it was read without the generated code"))
+        );
+    }
+    let decoded = match decoded.and_then(Decoded::with_data) {
         Ok(decoded) => decoded,
         Err(error) => return check_error(&error),
     };

@@ -8,7 +8,7 @@ pub mod effort;
 pub(crate) mod frame;
 pub(crate) mod methods;
 pub(crate) mod model_name;
-pub(crate) mod raw_message;
+pub mod raw_message;
 
 use std::collections::HashMap;
 

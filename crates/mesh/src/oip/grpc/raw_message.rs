@@ -40,7 +40,8 @@ const SHAPE: u32 = 3;
 const KEY: usize = 1;
 
 /// Reads a request; `None` if the generated code must.
-pub(crate) fn read(message: &Bytes) -> Option<Decoded> {
+#[must_use]
+pub fn read(message: &Bytes) -> Option<Decoded> {
     if message.len() > MAX_REQUEST_BYTES {
         return None;
     }
@@ -113,12 +114,14 @@ fn next_field<'a>(rest: &mut &'a [u8]) -> Option<Option<(u32, &'a [u8])>> {
 }
 
 /// True if [`framed`] writes this answer.
-pub(crate) fn writes(response: &InferResponse, form: &AnswerForm) -> bool {
+#[must_use]
+pub fn writes(response: &InferResponse, form: &AnswerForm) -> bool {
     form.binary && response.parameters.is_empty() && !form.places() && !form.classifies()
 }
 
 /// The answer as a `ModelInferResponse` in its frame, byte by byte as the generated code writes it.
-pub(crate) fn framed(response: &InferResponse) -> Bytes {
+#[must_use]
+pub fn framed(response: &InferResponse) -> Bytes {
     let id = response.id.as_deref().unwrap_or_default();
     let texts = [(MODEL_NAME, &*response.model_name), (MODEL_VERSION, &*response.model_version), (ID, id)];
     let length = texts.iter().map(|(_, text)| text_length(text)).sum::<usize>()
