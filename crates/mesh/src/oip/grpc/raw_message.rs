@@ -204,7 +204,7 @@ mod tests {
         vec(tensor, 0..4)
     }
 
-    /// What the generated code makes of a message, as text; `None`: an error.
+    /// A message as the generated code reads it, as text; `None`: an error.
     fn generated(bytes: &[u8]) -> Option<String> {
         let message = ModelInferRequest::decode(bytes).ok()?;
         decode(message).ok().map(|decoded| format!("{decoded:?}"))
