@@ -11,7 +11,7 @@ use berth_mesh::oip::{
     },
 };
 use berth_spec::{Class, Datatype, InferError, InferResponse, Signature, Tensor, TensorSpec};
-use berth_wire::oip::{ModelInferRequest, model_infer_request::InferInputTensor};
+use berth_wire::oip::{ModelInferRequest, ModelInferResponse, model_infer_request::InferInputTensor};
 use bytes::Bytes;
 use prost::Message as _;
 
@@ -54,17 +54,16 @@ pub(crate) fn binary_body(data: &[u8]) {
     assert_eq!(again(&answer.into_bytes(), json), tensors);
 }
 
-/// A `ModelInferRequest`. What is read without the generated code is read alike with it. What is accepted means the same raw and typed.
+/// A `ModelInferRequest`. Both readers agree on what the one without generated code accepts. What is accepted means the same raw and typed.
 pub(crate) fn grpc_contents(data: &[u8]) {
     assert!(grpc::effort::to_read(data, usize::MAX) <= data.len());
     let plain = grpc::raw_message::read(&Bytes::copy_from_slice(data));
     let Ok(message) = ModelInferRequest::decode(data) else { return assert!(plain.is_none(), "{plain:?}") };
     let decoded = grpc::decode(message);
     if let Some(plain) = plain {
-        assert_eq!(
-            format!("{plain:?}"),
-            format!("{:?}", decoded.as_ref().expect("it was read without the generated code"))
-        );
+        let decoded = decoded.as_ref().expect("the other reader accepts it, too");
+        assert_eq!(format!("{plain:?}"), format!("{decoded:?}"));
+        assert_eq!(plain.request.inputs, decoded.request.inputs, "the text leaves their data out");
     }
     let decoded = match decoded.and_then(Decoded::with_data) {
         Ok(decoded) => decoded,
@@ -73,6 +72,11 @@ pub(crate) fn grpc_contents(data: &[u8]) {
     let request = check(decoded).request;
     let raw = grpc::decode(grpc::message("m", "", request.clone())).expect("it was accepted before");
     assert_eq!(raw.request.inputs, request.inputs);
+    let framed = grpc::raw_message::framed(&answer(request.inputs.clone()));
+    let written = ModelInferResponse::decode(framed.slice(5..)).expect("an answer");
+    let mut form = AnswerForm::default();
+    form.binary = true;
+    assert_eq!(written, grpc::encode(answer(request.inputs.clone()), &form).expect("raw data is written as it is"));
     let answer = grpc::encode(answer(request.inputs.clone()), &AnswerForm::default()).expect("tensors have a message");
     let inputs = answer.outputs.into_iter().map(|output| InferInputTensor {
         name: output.name,

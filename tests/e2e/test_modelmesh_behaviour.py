@@ -192,8 +192,7 @@ def test_a_model_is_loaded_elsewhere_when_its_runtime_dies_under_the_load(start)
     assert other.call(PREDICT, b"x", ("mm-model-id", "Model")) == (b"x", "Model")
     # A request that waited goes to the copy at once, before the copy is reported.
     loaded = lambda: [copy[1] for copy in copies() if copy[2] == [LOADED]]
-    until(lambda: f"the other copy to be told: {copies()}", loaded)
-    assert loaded() == [[other.name.encode()]]
+    assert until(lambda: f"the other copy to be told: {copies()}", loaded) == [[other.name.encode()]]
 
 
 def test_virtual_models_have_owners_and_a_forced_change_waits_for_nothing(start):

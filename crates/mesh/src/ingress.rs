@@ -123,7 +123,7 @@ impl Ingress {
 
     /// Answers one request; never fails.
     ///
-    /// Callers move the future several times: hyper into a stream, that into its executor. So it is small, and what it runs is in a box.
+    /// The future is small and its work boxed, because hyper and the executor move it.
     pub(crate) fn serve(
         self: Arc<Self>,
         mut request: Request<Incoming>,
@@ -136,7 +136,7 @@ impl Ingress {
         let answer = answer.unwrap_or_else(|panic| Box::pin(async { resume_unwind(panic) }));
         let answer = match span {
             None => answer,
-            Some(span) => Box::pin(answer.instrument(span)),
+            Some(span) => traced(answer, grpc, id.clone(), span),
         };
         AssertUnwindSafe(answer)
             .catch_unwind()
@@ -238,7 +238,7 @@ impl Ingress {
         if opaque::takes(stack, &request) {
             return Box::pin(async move { opaque::answer(self.rest.stack(), request).await });
         }
-        if let Some(coding) = infer::takes(&request) {
+        if let Some(coding) = infer::unary_coding(&request) {
             return infer::answer(Arc::clone(stack), request, coding);
         }
         if stream::takes(&request) {
@@ -305,6 +305,17 @@ fn namespace(headers: &HeaderMap) -> &str {
         None | Some("") => DEFAULT_NAMESPACE,
         Some(namespace) => namespace,
     }
+}
+
+/// The answer to a request with a span, in which a panic is told, too.
+fn traced(
+    answer: BoxFuture<'static, Response<ReplyBody>>,
+    grpc: bool,
+    id: RequestId,
+    span: tracing::Span,
+) -> BoxFuture<'static, Response<ReplyBody>> {
+    let caught = AssertUnwindSafe(answer).catch_unwind();
+    Box::pin(caught.map(move |ended| ended.unwrap_or_else(|_| crashed(grpc, &id))).instrument(span))
 }
 
 /// The answer to a request whose code panicked.

@@ -11,7 +11,7 @@ use futures::{FutureExt as _, future::Either};
 /// connection is held for a millisecond at most, and a hand-over costs some 10 µs.
 pub const MIN_BYTES: usize = 256 << 10;
 
-/// Does `work` on `weight` bytes. What is done at once is done in this call: the future has the outcome, and not the work.
+/// Starts `work` on `weight` bytes at once, before the future is polled. Called inside the runtime.
 ///
 /// # Errors
 /// Those of `work`, and [`InferError::Internal`] where it panics.

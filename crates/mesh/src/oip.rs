@@ -6,7 +6,7 @@
 //! REST answer ◀──content::compress── Encoded ◀── encode(response, form)
 //!
 //! ModelInferRequest ──▶ grpc::decode ──▶ Decoded        grpc::encode(response, form) ──▶ ModelInferResponse
-//!     └─ raw and nothing else: grpc::raw_message::read, framed, without those messages
+//! with raw tensors only: grpc::raw_message::{read, framed}, without an intermediate message
 //! ```
 //!
 //! [`describe`] builds what is told about servers and models: metadata, configuration, statistics, the index.

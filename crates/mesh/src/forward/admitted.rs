@@ -205,7 +205,7 @@ impl AdmittedRequest<'_> {
         Err(self.failed(error))
     }
 
-    /// Notes that the model has answered by `now` what it was asked when it `began`.
+    /// Records the time that the model took, from `began` to `now`.
     fn ran(&self, began: Instant, now: Instant) {
         // How long the answer of a stream takes to begin says nothing of the model's queue.
         if self.counted && !self.context.exchange {

@@ -77,24 +77,24 @@ pub(crate) async fn run<C: Codec>(
     codec: &mut C,
     upload: &mut Upload,
 ) -> Result<C::Answer, Failure> {
-    if let Some(watches) = watches(admitted, codec) {
+    if let Some(observers) = observers(admitted, codec) {
         // Boxed: requests that nobody watches do not pay for a second copy of the loop's state.
-        return Box::pin(watched(admitted, codec, upload, watches)).await;
+        return Box::pin(watched(admitted, codec, upload, observers)).await;
     }
     carry(admitted, codec, upload).await
 }
 
-/// Those that watch a request, at least one of them.
-struct Watches {
+/// The observers of a request: a tap, a count of calls, or both.
+struct Observers {
     tap: Option<Tap>,
     call: Option<CountedCall>,
 }
 
-/// Begins to watch a request; `None`: nobody wants to.
-fn watches<C: Codec>(admitted: &AdmittedRequest<'_>, codec: &C) -> Option<Watches> {
+/// Starts the observers of a request; `None`: there are none.
+fn observers<C: Codec>(admitted: &AdmittedRequest<'_>, codec: &C) -> Option<Observers> {
     let tap = admitted.payloads().and_then(|payloads| admitted.tap(payloads, codec.came()?));
     let call = admitted.calls().and_then(|calls| Some(admitted.counting(calls, codec.came()?)));
-    (tap.is_some() || call.is_some()).then_some(Watches { tap, call })
+    (tap.is_some() || call.is_some()).then_some(Observers { tap, call })
 }
 
 /// Runs a request that payload processors or counts of calls observe.
@@ -102,7 +102,7 @@ async fn watched<C: Codec>(
     admitted: &mut AdmittedRequest<'_>,
     codec: &mut C,
     upload: &mut Upload,
-    Watches { tap, mut call }: Watches,
+    Observers { tap, mut call }: Observers,
 ) -> Result<C::Answer, Failure> {
     let mut payload = tap.map(|tap| {
         let (request, response) = tap.split();

@@ -110,7 +110,7 @@ impl Codec for Inference {
         let message = match &self.message {
             Some(message) => message.clone(),
             None => {
-                // Boxed, as all that few inferences come to: the others do not carry its state.
+                // Boxed: most inferences have their message already.
                 let read = Box::pin(read_message(&self.head, upload, runner.deadline())).await;
                 read.map_err(|failure| match failure {
                     Failure::Infer(error) => runner.failed(error).into(),
@@ -151,7 +151,7 @@ impl Codec for Inference {
     }
 }
 
-/// Reads the message of a call that came to its model without it.
+/// Reads the message of a call whose body has not been read.
 async fn read_message(head: &Parts, upload: &mut Upload, deadline: Instant) -> Result<Bytes, Failure> {
     let body = upload.bytes(deadline).await?;
     let coding = coding(&head.headers).ok_or_else(message::unknown_coding)?;
@@ -160,7 +160,7 @@ async fn read_message(head: &Parts, upload: &mut Upload, deadline: Instant) -> R
 
 /// The coding of a unary call's message, if the call can be answered here. Others have a compression of which the service tells what
 /// there is.
-pub(in crate::ingress) fn takes(request: &Request<Incoming>) -> Option<Coding> {
+pub(in crate::ingress) fn unary_coding(request: &Request<Incoming>) -> Option<Coding> {
     if request.uri().path() == INFER { coding(request.headers()) } else { None }
 }
 

@@ -11,7 +11,7 @@ use prost::Message;
 use tonic::{Code, Status};
 
 use crate::{
-    body::memory::{Charge, RequestMemory},
+    body::memory::{Charge, MIN_COUNTED_BYTES, RequestMemory},
     ingress::grpc::status,
     offload,
     oip::{
@@ -81,6 +81,9 @@ fn split(mut body: Bytes, coding: Coding) -> Result<(Bytes, bool), Status> {
 /// Numbers of one byte become eight, once in the message and once in the tensor.
 const DECODED_GROWTH: usize = 16;
 
+/// Messages that [`raw_message::read`] takes become too little to be counted.
+const _: () = assert!(raw_message::MAX_HEAD_BYTES * DECODED_GROWTH <= MIN_COUNTED_BYTES);
+
 /// Reads an inference. What its tensors take beside the message is held as long as the charge.
 pub(in crate::ingress) async fn decode(
     message: Bytes,
@@ -108,10 +111,10 @@ pub(in crate::ingress) fn encode(
     response: InferResponse,
     form: AnswerForm,
 ) -> impl Future<Output = Result<(Bytes, usize), InferError>> + Send {
-    if raw_message::writes(&response, &form) {
+    if raw_message::can_write(&response, &form) {
         let raw = response.outputs.iter().map(|output| output.data.len()).sum();
-        let write = move || Ok((raw_message::framed(&response), raw));
-        return Either::Left(offload::run(raw / RAW_SPEED, write));
+        let weight = raw_message::length(&response) / RAW_SPEED;
+        return Either::Left(offload::run(weight, move || Ok((raw_message::framed(&response), raw))));
     }
     let weight = effort::to_encode(&response, &form);
     let message = offload::run(weight, move || oip::grpc::encode(response, &form));
@@ -119,7 +122,8 @@ pub(in crate::ingress) fn encode(
     Either::Right(Box::pin(async move {
         let message = message.await?;
         let raw = message.raw_output_contents.iter().map(Bytes::len).sum();
-        let weight = if message.raw_output_contents.is_empty() { message.encoded_len() } else { raw / RAW_SPEED };
+        let length = message.encoded_len();
+        let weight = if message.raw_output_contents.is_empty() { length } else { length / RAW_SPEED };
         offload::run(weight, move || Ok((framed(&message), raw))).await
     }))
 }
