@@ -16,7 +16,7 @@ from harness.ports import free_port
 from harness.processes import Process
 from harness.waiting import PATIENCE, until
 from test_modelmesh import DEFINED, LOADED, LOADING, LOADING_FAILED, NOT_FOUND, NOT_LOADED, TRANSITIONING, message, read
-from test_modelmesh_instances import PREDICT, Instance, knows_another, knows_others, store  # noqa: F401: the fixture
+from test_modelmesh_instances import PREDICT, Instance, knows_another, knows_others, reaches_others, store  # noqa: F401: the fixture
 from test_payloads import data, sink  # noqa: F401: the fixture
 from test_tls import Authority
 
@@ -468,7 +468,7 @@ def test_clients_speak_tls_and_show_certificates_also_where_the_model_is_elsewhe
     asks = tls | {"MM_TLS_TRUST_CERT_PATH": str(authority.pem), "MM_TLS_CLIENT_AUTH": "REQUIRE"}
     first = start("first", env=constraints | asks | {"MM_LABELS": "label-1"})
     second = start("second", env=constraints | tls)
-    until("both to know each other", lambda: knows_another(second))
+    until("both to reach each other", lambda: reaches_others(second, 1))
 
     first.certificates = (authority.pem, authority.issue("client", "DNS:client"))
     assert first.register("Model")[1] == [LOADED]

@@ -10,6 +10,7 @@ import socket
 import ssl
 import subprocess
 import threading
+import urllib.error
 import urllib.request
 
 import pytest
@@ -140,8 +141,23 @@ def knows_another(one: Instance) -> bool:
 
 
 def knows_others(one: Instance, number: int) -> bool:
+    """The instance reaches so many others, and the leader places models on all of them."""
+    return reaches_others(one, number) and workers(one) > number
+
+
+def reaches_others(one: Instance, number: int) -> bool:
     lines = (line for line in one.process.logged_lines() if '"member_changed"' in line and '"Alive"' in line)
     return len({json.loads(line)["context"]["member"] for line in lines}) >= number
+
+
+def workers(one: Instance) -> int:
+    """The workers that the leader knows; none while there is no leader."""
+    try:
+        with urllib.request.urlopen(f"http://{one.api()}/v1/workers", timeout=PATIENCE) as answer:
+            return len(json.load(answer)["items"])
+    except urllib.error.HTTPError as refused:
+        assert refused.code == 503, refused.read()
+        return 0
 
 
 def test_two_instances_started_together_are_one_cluster_and_serve_any_method(instances):

@@ -13,7 +13,7 @@ import pytest
 from conftest import DEFINITIONS, Operator
 from harness.processes import BERTH
 from harness.waiting import until
-from models import NO_CONTROLLER, clops, condition, exists
+from models import NO_CONTROLLER, clops, condition, exists, settled
 
 ALPHA, BETA, STABLE = (f"clopsdeployments.{version}.berth.dev" for version in ("v1alpha1", "v1beta1", "v1"))
 POD = {"labels": {"team": "flowers"}, "imagePullSecrets": [{"name": "pull"}], "terminationGracePeriodSeconds": 20}
@@ -120,7 +120,7 @@ def test_objects_of_an_older_operator_move_and_nothing_restarts(plane, tmp_path,
     try:
         # The operator reads them by way of its own webhook.
         operator.start()
-        until("all of them", lambda: settled(plane, namespace, names))
+        until("all of them", lambda: operator.is_idle() and settled(plane, namespace))
         stores(plane, "v1")
         before = state(plane, namespace)
         assert all(one["metadata"]["generation"] == 1 for one in plane.get(STABLE, namespace)["items"])
@@ -155,10 +155,6 @@ def is_stored_old(plane, namespace: str) -> bool:
         return stored(plane, namespace, "first")["apiVersion"] == "berth.dev/v1alpha1"
     except KeyError:
         return False
-
-
-def settled(plane, namespace: str, names: list[str]) -> bool:
-    return all(condition(plane, namespace, "clops", name).get("message") == NO_CONTROLLER for name in (names[0], names[-1]))
 
 
 def state(plane, namespace: str) -> dict[str, tuple]:
