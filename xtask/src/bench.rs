@@ -6,11 +6,10 @@ use anyhow::Result;
 use clap::Args;
 
 use crate::{
-    debian, kubernetes,
+    debian, kubernetes, pgo,
     python::{self, Environment},
     run::{run as execute, step},
     setup,
-    test::cargo,
     workspace::Workspace,
 };
 
@@ -55,17 +54,8 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<()> {
     }
     let made = setup::engine_and_models(workspace)?;
     build(workspace)?;
-    execute(cargo(workspace).args([
-        "build",
-        "--profile",
-        "release-lto",
-        "--package",
-        "berth-plan",
-        "--features",
-        "testing",
-        "--example",
-        "plan_bench",
-    ]))?;
+    let plan = ["--package", "berth-plan", "--features", "testing", "--example", "plan_bench"];
+    execute(pgo::optimized(workspace)?.args(plan))?;
     let mut bench = Command::new(workspace.target("release-lto").join("berth-bench"));
     bench
         .current_dir(workspace.root())
@@ -98,13 +88,10 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<()> {
     execute(bench.args(&options.rest))
 }
 
-/// Builds all programs that any part measures. Each part names all of their packages, since cargo would compile anew, with other
-/// features, what another choice of packages compiled.
+/// Builds all programs that any part measures.
 fn build(workspace: &Workspace) -> Result<()> {
     step("building as it is shipped");
-    let mut build = cargo(workspace);
-    build.args(["build", "--profile", "release-lto", "--bins", "--example", "controller_bench"]);
-    execute(build.args(["--package", "berth-cli", "--package", "berth-bench", "--package", "berth-functions"]))
+    execute(pgo::shipped(workspace)?.args(["--bins", "--example", "controller_bench"]))
 }
 
 /// The same for a cluster: etcd, Envoy and simulated workers instead of other model servers.

@@ -24,9 +24,10 @@ use clap::{Args, ValueEnum};
 
 use self::stage::Stage;
 use crate::{
+    pgo,
     run::{run, run_quiet, step},
     setup,
-    test::{build, cargo},
+    test::build,
     workspace::Workspace,
 };
 
@@ -142,7 +143,7 @@ fn binary(workspace: &Workspace, options: &Options, release: &Release) -> Result
         run(build(workspace).arg("--locked"))?;
     } else {
         step("building for release");
-        run(cargo(workspace).args(["build", "--profile", "release-lto", "--locked", "--bin", "berth"]))?;
+        run(pgo::shipped(workspace)?.args(["--locked", "--bin", "berth"]))?;
     }
     let built = workspace.target(profile).join("berth");
     let (symbols, stripped) = (release.out.join("berth.debug"), release.out.join("berth"));

@@ -15,6 +15,7 @@ mod docs;
 mod fuzz;
 mod go;
 mod kubernetes;
+mod pgo;
 mod process;
 mod python;
 mod run;
@@ -47,6 +48,8 @@ enum Task {
     Fuzz(fuzz::Options),
     /// Measure Berth beside its peers in one run and write docs/benchmarks.md.
     Bench(bench::Options),
+    /// Count what requests run, for the optimizer: releases are built with these counts (profile-guided optimization).
+    Pgo,
     /// Build for release: a stripped binary, with its symbols in a file beside it.
     Dist(dist::Options),
     /// Make the documentation as a site, in target/site.
@@ -64,6 +67,7 @@ fn main() -> ExitCode {
         Task::Test(options) => test::run(&workspace, &options),
         Task::Fuzz(options) => fuzz::run(&workspace, &options),
         Task::Bench(options) => bench::run(&workspace, &options),
+        Task::Pgo => pgo::make(&workspace),
         Task::Dist(options) => dist::make(&workspace, &options),
         Task::Docs(options) => docs::run_task(&workspace, &options),
         Task::Setup => {
