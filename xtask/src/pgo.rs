@@ -10,7 +10,6 @@
 //! may be older than the code; another version of Rust names all functions anew, and is built without counts until it has its own.
 
 use std::{
-    ffi::OsString,
     path::{Path, PathBuf},
     process::Command,
 };
@@ -32,8 +31,11 @@ const TRAINING: [&[&str]; 2] = [&["throughput", "auth", "miss", "executor"], &["
 /// Seconds per measurement: some ten thousand requests.
 const SECONDS: &str = "1";
 
-/// Functions that ran less often are left out: starting and stopping is compiled as before, and the file is a tenth as large.
-const LEAST_COUNT: u64 = 1_000;
+/// Functions that ran less often are left out: what starts and stops is compiled as it was, and the file is a fifth as large.
+const LEAST_COUNT: u64 = 10_000;
+
+/// Where cargo reads flags that may have spaces.
+const FLAGS: &str = "CARGO_ENCODED_RUSTFLAGS";
 
 /// The folder of the counts, one file for each version of Rust.
 const COUNTS: &str = "packaging/pgo";
@@ -53,7 +55,8 @@ pub(crate) fn optimized(workspace: &Workspace) -> Result<Command> {
     let rust = rust(workspace)?;
     let counts = counts(workspace, &rust);
     if counts.exists() {
-        cargo.env("RUSTFLAGS", flags(&format!("-Cprofile-use={}", named_by_content(workspace, &counts)?.display())));
+        let counts = named_by_content(workspace, &counts)?;
+        cargo.env(FLAGS, flags(&[&format!("-Cprofile-use={}", counts.display())]));
     } else {
         eprintln!("no counts for Rust {rust}: built without, which is slower; `cargo xtask pgo` makes them");
     }
@@ -80,7 +83,7 @@ pub(crate) fn make(workspace: &Workspace) -> Result<()> {
     counting.args(["build", "--profile", "release-lto", "--bin", "berth", "--target-dir"]).arg(&target);
     name_packages(&mut counting);
     // Counting is added before optimization over all crates, which can be left out, and with it 7 minutes.
-    counting.env("RUSTFLAGS", flags("-Cprofile-generate -Clto=off -Clinker-plugin-lto=no"));
+    counting.env(FLAGS, flags(&["-Cprofile-generate", "-Clto=off", "-Clinker-plugin-lto=no"]));
     // Programs that run while Berth is built count as well.
     execute(counting.env("LLVM_PROFILE_FILE", "/dev/null"))?;
     step("building the sender of requests");
@@ -138,11 +141,9 @@ fn named_by_content(workspace: &Workspace, counts: &Path) -> Result<PathBuf> {
 }
 
 /// Flags for rustc, after those of the environment.
-fn flags(more: &str) -> OsString {
-    let mut flags = std::env::var_os("RUSTFLAGS").unwrap_or_default();
-    flags.push(" ");
-    flags.push(more);
-    flags
+fn flags(more: &[&str]) -> String {
+    let given = std::env::var_os("RUSTFLAGS").unwrap_or_default();
+    given.to_string_lossy().split_whitespace().chain(more.iter().copied()).collect::<Vec<_>>().join("\x1f")
 }
 
 /// The version of Rust at hand: `1.95.0`.
@@ -177,7 +178,7 @@ mod tests {
                 "{name}\n# Func Hash:\n7\n# Num Counters:\n2\n# Counter Values:\n{counts}\n# Num Value Kinds:\n1\n5000\n\n"
             )
         };
-        let (often, seldom) = (function("often", "1\n1000"), function("seldom", "999\n998"));
+        let (often, seldom) = (function("often", "1\n10000"), function("seldom", "9999\n9998"));
         assert_eq!(counted_often(&format!("{head}{seldom}{often}{seldom}")), format!("{head}{often}"));
     }
 }
