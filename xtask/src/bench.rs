@@ -91,7 +91,7 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<()> {
 /// Builds all programs that any part measures.
 fn build(workspace: &Workspace) -> Result<()> {
     step("building as it is shipped");
-    execute(pgo::shipped(workspace)?.args(["--bins", "--example", "controller_bench"]))
+    execute(pgo::shipped(workspace)?.arg("--bins"))
 }
 
 /// The same for a cluster: etcd, Envoy and simulated workers instead of other model servers.
@@ -131,6 +131,7 @@ fn functions(workspace: &Workspace, options: &[String]) -> Result<()> {
     debian::ensure(&[debian::ETCD, debian::ETCDCTL, debian::NODE, debian::NPM, debian::BUBBLEWRAP])?;
     let python = Environment::ensure(workspace, "e2e", "tests/e2e/requirements.txt")?;
     build(workspace)?;
+    execute(pgo::optimized(workspace)?.args(["--package", "berth-functions", "--example", "controller_bench"]))?;
     step("measuring the way from etcdctl put to an answer");
     let mut measure = Command::new(python.program("python"));
     measure
