@@ -7,7 +7,8 @@
 //! The counts lie in the repository, as those of Go programs do (`default.pgo`), so a release needs neither a second build nor more tools.
 //!
 //! A function is found by its name and its shape. One that has changed since is compiled as if it had never been counted, so the counts
-//! may be older than the code; another version of Rust names all functions anew, and is built without counts until it has its own.
+//! may be older than the code. Another version of Rust names all functions anew, and is built without counts until it has its own. Another
+//! version of a crate does so with its own functions and those of all crates above it: `RUST.lock` says of which `Cargo.lock` the counts are.
 
 use std::{
     path::{Path, PathBuf},
@@ -57,6 +58,11 @@ pub(crate) fn optimized(workspace: &Workspace) -> Result<Command> {
     let rust = rust(workspace)?;
     let counts = counts(workspace, &rust);
     if counts.exists() {
+        if fs_err::read_to_string(counts.with_extension("lock"))? != lock(workspace)? {
+            eprintln!(
+                "Cargo.lock has changed since counts were made, and few may be used: `cargo xtask pgo` makes new ones"
+            );
+        }
         let counts = named_by_content(workspace, &counts)?;
         let used = format!("-Cprofile-use={}", counts.display());
         // Functions that have changed since are no news.
@@ -103,6 +109,7 @@ pub(crate) fn make(workspace: &Workspace) -> Result<()> {
     }
     let out = counts(workspace, &rust(workspace)?);
     merge(&merger, &raw, &target, &out)?;
+    fs_err::write(out.with_extension("lock"), lock(workspace)?)?;
     println!("{} {:.1} MB", out.display(), fs_err::metadata(&out)?.len() as f64 / 1e6);
     Ok(())
 }
@@ -133,6 +140,11 @@ fn most(function: &str) -> u64 {
 
 fn counts(workspace: &Workspace, rust: &str) -> PathBuf {
     workspace.path(COUNTS).join(format!("{rust}.profdata"))
+}
+
+/// The digest of `Cargo.lock`.
+fn lock(workspace: &Workspace) -> Result<String> {
+    Ok(format!("{}\n", sha256(&fs_err::read(workspace.path("Cargo.lock"))?)))
 }
 
 /// A copy that is named by its content: cargo compiles anew where the name of the file has changed.
