@@ -58,12 +58,12 @@ pub(crate) fn optimized(workspace: &Workspace) -> Result<Command> {
     let rust = rust(workspace)?;
     let counts = counts(workspace, &rust);
     if counts.exists() {
-        if fs_err::read_to_string(counts.with_extension("lock"))? != lock(workspace)? {
+        if fs_err::read_to_string(counts.with_extension("lock")).ok() != Some(lock(workspace)?) {
             eprintln!(
-                "Cargo.lock has changed since counts were made, and few may be used: `cargo xtask pgo` makes new ones"
+                "Cargo.lock has changed since the counts were made, and few may be used: `cargo xtask pgo` makes new ones"
             );
         }
-        let counts = named_by_content(workspace, &counts)?;
+        // Cargo compiles anew where this file has changed: rustc names it among what it has read.
         let used = format!("-Cprofile-use={}", counts.display());
         // Functions that have changed since are no news.
         cargo.env(FLAGS, flags(&[&used, "-Cllvm-args=-no-pgo-warn-mismatch"]));
@@ -145,16 +145,6 @@ fn counts(workspace: &Workspace, rust: &str) -> PathBuf {
 /// The digest of `Cargo.lock`.
 fn lock(workspace: &Workspace) -> Result<String> {
     Ok(format!("{}\n", sha256(&fs_err::read(workspace.path("Cargo.lock"))?)))
-}
-
-/// A copy that is named by its content: cargo compiles anew where the name of the file has changed.
-fn named_by_content(workspace: &Workspace, counts: &Path) -> Result<PathBuf> {
-    let content = fs_err::read(counts)?;
-    let folder = workspace.target("pgo");
-    fs_err::create_dir_all(&folder)?;
-    let copy = folder.join(format!("{}.profdata", &sha256(&content)[..12]));
-    fs_err::write(&copy, content)?;
-    Ok(copy)
 }
 
 /// Flags for rustc, after those of the environment.
