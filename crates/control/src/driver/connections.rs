@@ -106,8 +106,8 @@ struct Gateway {
     seq: u64,
     /// True once it has received all routes: before that, changes mean nothing to it.
     welcomed: bool,
-    /// Last change that it has confirmed; `None` if it has confirmed nothing, and nothing waits for it.
-    applied: Option<u64>,
+    /// Last change that it has confirmed; 0 before the first.
+    applied: u64,
 }
 
 impl Connections {
@@ -198,7 +198,7 @@ impl Connections {
             Some((ConnectionEvent::GatewayEvent(id, event), events))
         });
         self.incoming.push(incoming.boxed());
-        self.gateways.insert(id, Gateway { mailbox, seq: 0, welcomed: false, applied: None });
+        self.gateways.insert(id, Gateway { mailbox, seq: 0, welcomed: false, applied: 0 });
         (id, (events_sender, receiver))
     }
 
@@ -319,8 +319,10 @@ impl Connections {
 
     /// Everything up to `rev` is in the routes that were sent. Gives the rev that is in force now, if that moved.
     pub(super) fn routed(&mut self, rev: Rev) -> Option<Rev> {
-        let confirming = self.gateways.iter().filter(|(_, gateway)| gateway.applied.is_some());
-        let wanted = confirming.map(|(id, gateway)| (*id, gateway.seq)).collect();
+        // One that was just sent all routes counts, too: after a change of leaders that is every gateway, and each of them
+        // serves meanwhile, by the routes of the last leader.
+        let welcomed = self.gateways.iter().filter(|(_, gateway)| gateway.welcomed);
+        let wanted = welcomed.map(|(id, gateway)| (*id, gateway.seq)).collect();
         if self.unapplied.len() == UNAPPLIED {
             self.unapplied.pop_back();
         }
@@ -330,7 +332,7 @@ impl Connections {
 
     /// A gateway has put its changes in force up to `seq`. Gives the rev that is in force now, if that moved.
     pub(super) fn applied(&mut self, id: GatewayId, seq: u64) -> Option<Rev> {
-        self.gateways.get_mut(&id)?.applied = Some(seq);
+        self.gateways.get_mut(&id)?.applied = seq;
         self.settled()
     }
 
@@ -338,7 +340,7 @@ impl Connections {
         let mut settled = None;
         while let Some((rev, wanted)) = self.unapplied.front() {
             let waits = |(id, seq): (&GatewayId, &u64)| {
-                self.gateways.get(id).is_some_and(|gateway| gateway.applied < Some(*seq))
+                self.gateways.get(id).is_some_and(|gateway| gateway.applied < *seq)
             };
             if wanted.iter().any(waits) {
                 break;
