@@ -110,11 +110,11 @@ async fn ask(
     if !peer.member().roles.controller {
         return Err(not_sent("it is no controller"));
     }
-    let sent = tokio::select! {
-        sent = tokio::time::timeout(within, peer.send(request)) => sent,
-        () = peer.lost() => return Err(NoAnswer::Broken("it is gone".to_owned())),
-    };
-    match sent {
+    if !peer.health().is_there() {
+        return Err(not_sent("the members have lost it"));
+    }
+    // Lines and dials end when the members lose it later: the error then says whether the request was sent.
+    match tokio::time::timeout(within, peer.send(request)).await {
         Ok(Ok(response)) => Ok(response),
         Ok(Err(error @ SendError::NotSent { .. })) => Err(not_sent(&error.to_string())),
         Ok(Err(error @ SendError::Broken { .. })) => Err(NoAnswer::Broken(error.to_string())),

@@ -363,7 +363,7 @@ impl Stack {
         let permit = self.admission.enter()?;
         let deadline = started + timeout.unwrap_or(entry.route().terms.timeout).min(self.limits.deadline);
         Ok(AdmittedRequest {
-            context: RequestContext { stack: self, entry, holder, version, key: None, deadline, exchange: false },
+            context: self.description(entry, holder, version, deadline),
             protocol: Protocol::Rest,
             started,
             outcome: Outcome::Cancelled,
@@ -420,6 +420,7 @@ impl Stack {
                     key: via.as_ref().and_then(|via| via.key),
                     deadline: started + timeout,
                     exchange: call.exchange,
+                    describes: false,
                 },
                 protocol: call.protocol,
                 started,

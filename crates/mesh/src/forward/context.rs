@@ -28,16 +28,23 @@ pub(crate) struct RequestContext<'a> {
     pub(crate) deadline: Instant,
     /// The model answers by itself, perhaps with a stream: nobody knows when the head of its answer is late.
     pub(crate) exchange: bool,
+    /// True for a question about the model, which runs nothing.
+    pub(crate) describes: bool,
 }
 
 impl RequestContext<'_> {
+    /// True if a request that may have arrived may be sent again.
+    pub(crate) fn is_idempotent(&self) -> bool {
+        self.describes || self.entry.route().terms.idempotent
+    }
+
     /// True if a request that failed on the own replica of `here` goes on elsewhere: another node holds the revision,
     /// and the request was not run, or may be run again.
     pub(crate) fn leaves(&self, here: &LocalTarget, error: &InferError) -> bool {
         let Some(forwarding) = self.stack.forwarding.as_deref() else { return false };
         let again = match error {
             InferError::Shed { reason: Shed::Unavailable | Shed::QueueFull, .. } => true,
-            InferError::Lost(_) => self.entry.route().terms.idempotent,
+            InferError::Lost(_) => self.is_idempotent(),
             _ => false,
         };
         let taken =

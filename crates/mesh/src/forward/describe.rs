@@ -8,6 +8,7 @@ use http::request::Parts;
 use tokio::time::Instant;
 
 use crate::{
+    accounts::Key,
     body::upload::Upload,
     deployment::DeploymentState,
     forward::{
@@ -82,16 +83,20 @@ impl Stack {
 
     /// Returns once a replica can be had, here or elsewhere.
     pub(crate) async fn reachable(&self, entry: &Arc<DeploymentState>, deadline: Instant) -> Result<(), InferError> {
-        let context = RequestContext {
-            stack: self,
-            entry: Arc::clone(entry),
-            holder: entry.hot().keys.of(None, &self.accounts),
-            version: None,
-            key: None,
-            deadline,
-            exchange: false,
-        };
+        let holder = entry.hot().keys.of(None, &self.accounts);
+        let context = self.description(Arc::clone(entry), holder, None, deadline);
         RetryState::default().next(&context).await.map(drop)
+    }
+
+    /// A request that asks about a model and runs nothing.
+    pub(super) fn description<'a>(
+        &'a self,
+        entry: Arc<DeploymentState>,
+        holder: Arc<Key>,
+        version: Option<&'a str>,
+        deadline: Instant,
+    ) -> RequestContext<'a> {
+        RequestContext { stack: self, entry, holder, version, key: None, deadline, exchange: false, describes: true }
     }
 
     /// The head of this request, for another node.

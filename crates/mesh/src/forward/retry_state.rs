@@ -213,8 +213,7 @@ impl RetryState {
     ) -> Wait<impl FnOnce() -> bool> {
         let clock = forwarding.remotes.clock();
         let left = context.deadline.saturating_duration_since(now);
-        let idempotent = context.entry.route().terms.idempotent;
-        let patience = (idempotent && !context.exchange)
+        let patience = (context.is_idempotent() && !context.exchange)
             .then(|| patience::of(there.endpoints.expected(clock.at(now)), left))
             .flatten();
         let leaves = move || {
@@ -229,7 +228,7 @@ impl RetryState {
 
     /// The reason why a request that may have been run is not sent again.
     fn forbids(&self, context: &RequestContext<'_>, forwarding: &Forwarding, upload: &Upload) -> Option<&'static str> {
-        if !context.entry.route().terms.idempotent {
+        if !context.is_idempotent() {
             return Some("the model is declared as not idempotent");
         }
         if !upload.is_repeatable() {

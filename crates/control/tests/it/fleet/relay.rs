@@ -1,11 +1,15 @@
 //! The control API of a node that does not lead.
 
-use berth_control::leadership::LeadershipView;
-use berth_spec::Epoch;
+use berth_control::{
+    api::{NoAnswer, Relay},
+    leadership::LeadershipView,
+};
+use berth_peer::{LinePolicy, Members, Peers};
+use berth_spec::{Epoch, Health, Member};
 use futures::StreamExt;
 use serde_json::Value;
 
-use super::stage::{Stage, node};
+use super::stage::{Stage, member, node};
 use crate::{
     api::world::{PATIENCE, client},
     fixture::apply,
@@ -75,4 +79,32 @@ async fn where_nobody_leads_it_says_so_and_what_works() {
     assert!(status == 503 && text.contains("stranger"), "{status} {text}");
     stage.elect(0);
     assert_eq!(get(&base, "/v1/deployments").await.0, 200);
+}
+
+/// Membership gives the leader up while it is being dialled: it has not received the request, which may be sent again.
+#[tokio::test]
+async fn what_was_still_dialling_has_not_reached_the_leader() {
+    let stage = Stage::of(&["a"]).await;
+    // It takes connections, and no more.
+    let silent = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let at = silent.local_addr().expect("bound");
+    let member = |name| Member::clone(&member(&node(name), at).0);
+    let (members, roster) = Members::by_hand(member("a"));
+    roster.set(member("b"), Health::Alive);
+    let patient = LinePolicy { dial: PATIENCE, ..LinePolicy::default() };
+    let relay = Relay { peers: Peers::start(stage.nodes[0].identity.clone(), members, patient), found: None };
+    let b = node("b");
+    while relay.peers.get(&b).is_none() {
+        tokio::task::yield_now().await;
+    }
+    let request = || http::Request::post("/relay/v1/apply").body(berth_peer::full("")).expect("a request");
+    let give_up = async {
+        let dialled = silent.accept().await.expect("it is dialled");
+        roster.set_health(&b, Health::Failed);
+        dialled
+    };
+    let (asked, _dialled) = tokio::join!(relay.ask(&b, request(), PATIENCE), give_up);
+    assert!(matches!(asked, Err(NoAnswer::NotSent(_))), "{asked:?}");
+    let asked = relay.ask(&b, request(), PATIENCE).await;
+    assert!(matches!(&asked, Err(NoAnswer::NotSent(why)) if why.contains("lost")), "{asked:?}");
 }

@@ -274,7 +274,7 @@ fn counters(name: &WorkerId) -> TopSource {
     Arc::new(move |each| both.iter().cloned().for_each(each))
 }
 
-fn member(name: &WorkerId, at: SocketAddr) -> (Arc<Member>, Health) {
+pub(super) fn member(name: &WorkerId, at: SocketAddr) -> (Arc<Member>, Health) {
     let member = Member {
         name: name.clone(),
         incarnation: 1,

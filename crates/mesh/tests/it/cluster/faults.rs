@@ -69,6 +69,25 @@ async fn what_may_have_run_is_not_sent_again_if_it_must_not() {
     assert_eq!(metric(cluster.gateway("a"), "berth_gateway_requests_total", &["502"]), 1);
 }
 
+/// A question about a model runs nothing: it may be asked of another node, whatever the model is.
+#[tokio::test]
+async fn a_question_about_a_model_that_must_not_run_twice_is_asked_again() {
+    let mut cluster = TestCluster::new(&["a", "b", "c"]).await;
+    let (one, other) = (Echo::open(), Echo::open());
+    cluster.put("b", "iris", &one);
+    cluster.put("c", "iris", &other);
+    let route = |workers: &[&str]| vec![Route { idempotent: false, ..on("iris", "1", workers) }];
+    cluster.gateway("a").set(route(&["b"])).await;
+    let answers = Arc::clone(&cluster.node("b").answers);
+    answers.shut();
+    let asked = tokio::spawn(cluster.gateway("a").request(Method::GET, "/v2/models/iris", &[], ""));
+    answers.arrived().await;
+    cluster.gateway("a").set(route(&["b", "c"])).await;
+    cut(&mut cluster, "b").await;
+    let answer = asked.await.expect("it ran");
+    assert_eq!(answer.status, 200, "{answer:?}");
+}
+
 #[tokio::test]
 async fn what_was_not_sent_goes_elsewhere_whatever_it_is() {
     let mut cluster = TestCluster::new(&["a", "b", "c"]).await;

@@ -1,6 +1,13 @@
 //! Nodes made by hand: a gateway and a peer port each, with a membership that says what the test says.
 
-use std::{collections::BTreeMap, net::SocketAddr, sync::Arc};
+use std::{
+    collections::BTreeMap,
+    net::SocketAddr,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::SeqCst},
+    },
+};
 
 use berth_mesh::{Config, Fleet, PeerService};
 use berth_peer::{
@@ -11,10 +18,10 @@ use berth_spec::{Health, Member, Roles, RouteChange, WorkerId, routes::Readiness
 use futures::future::BoxFuture;
 use http::{Request, Response};
 use hyper::body::Incoming;
-use tokio::runtime::Runtime;
+use tokio::{runtime::Runtime, sync::Semaphore};
 use tokio_util::sync::CancellationToken;
 
-use crate::fixture::{Echo, PATIENCE, TestGateway, on, revision, until};
+use crate::fixture::{Echo, PATIENCE, TestGateway, on, revision, soon, until};
 
 pub(crate) fn worker(name: &str) -> WorkerId {
     WorkerId::new(name).expect("a name")
@@ -26,6 +33,7 @@ pub(crate) struct Node {
     pub(crate) gateway: TestGateway,
     pub(crate) roster: MembersWriter,
     pub(crate) peers: Peers,
+    pub(crate) answers: Arc<AnswerGate>,
     /// The runtime of the port. Dropping it ends all connections, as the end of a process does.
     port: Option<Runtime>,
 }
@@ -36,7 +44,16 @@ pub(crate) struct TestCluster {
     _pki: tempfile::TempDir,
 }
 
-struct Port(PeerService);
+/// Holds back the answers of a port.
+pub(crate) struct AnswerGate {
+    shut: AtomicBool,
+    taken: Semaphore,
+}
+
+struct Port {
+    service: PeerService,
+    answers: Arc<AnswerGate>,
+}
 
 impl PeerHandler for Port {
     fn serve(
@@ -44,7 +61,11 @@ impl PeerHandler for Port {
         _: &berth_peer::Caller,
         request: Request<Incoming>,
     ) -> BoxFuture<'static, Response<PeerBody>> {
-        self.0.serve(request)
+        if self.answers.shut.load(SeqCst) {
+            self.answers.taken.add_permits(1);
+            return Box::pin(std::future::pending());
+        }
+        self.service.serve(request)
     }
 }
 
@@ -102,10 +123,11 @@ impl TestCluster {
             let gateway = TestGateway::of(name, config, Some(fleet));
             let port = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
             let port = port.expect("a runtime");
-            let handler = Arc::new(Port(gateway.handle.peer_service()));
+            let answers = Arc::new(AnswerGate { shut: AtomicBool::new(false), taken: Semaphore::new(0) });
+            let handler = Arc::new(Port { service: gateway.handle.peer_service(), answers: Arc::clone(&answers) });
             port.spawn(async move { listener.run(handler, CancellationToken::new()).await });
             until("it knows the others", || peers.all().len() + 1 >= places.len()).await;
-            nodes.push(Node { name, gateway, roster, peers, port: Some(port) });
+            nodes.push(Node { name, gateway, roster, peers, answers, port: Some(port) });
         }
         Self { nodes, _pki: pki }
     }
@@ -147,6 +169,18 @@ impl Node {
         if let Some(port) = self.port.take() {
             port.shutdown_background();
         }
+    }
+}
+
+impl AnswerGate {
+    /// Requests are taken from now on, and not answered.
+    pub(crate) fn shut(&self) {
+        self.shut.store(true, SeqCst);
+    }
+
+    /// Returns once a request has arrived since.
+    pub(crate) async fn arrived(&self) {
+        soon("it arrives", self.taken.acquire()).await.expect("open").forget();
     }
 }
 
