@@ -216,7 +216,7 @@ async fn bentoml(bin: &Path, models: &Path, kind: &Kind, sample: &Value) -> Resu
         .env("OMP_NUM_THREADS", "1");
     let mut server = Server::spawn("BentoML", &mut command, files)?;
     server.http = Some(http);
-    server.ends_by_itself = true;
+    server.is_asked_to_end = true;
     server.ready("/readyz").await?;
     Ok((server, post("/predict", &json!({"rows": [sample]}))))
 }

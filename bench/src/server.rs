@@ -25,16 +25,16 @@ pub(crate) struct Server {
     pub(crate) api: Option<SocketAddr>,
     /// True if it speaks the binary tensor extension over REST.
     pub(crate) binary: bool,
-    /// True if it is asked to end before it is killed: its workers leave its process group, or it counts for the optimizer and writes its
-    /// counts as it ends.
-    pub(crate) ends_by_itself: bool,
+    /// True if it is asked to end before it is killed: its workers leave its process group, or it is instrumented (`cargo xtask pgo`) and
+    /// writes its counts as it ends.
+    pub(crate) is_asked_to_end: bool,
     process: Child,
     files: PathBuf,
 }
 
 impl Drop for Server {
     fn drop(&mut self) {
-        if self.ends_by_itself {
+        if self.is_asked_to_end {
             Command::new("kill").args(["-TERM", "--", &self.process.id().to_string()]).status().ok();
             let begin = Instant::now();
             while begin.elapsed() < END && matches!(self.process.try_wait(), Ok(None)) {
@@ -59,8 +59,8 @@ pub(crate) struct Hosted {
 /// Time limit for a server to come up, or to end. Berth may have to fetch a model's packages first.
 const START: Duration = Duration::from_secs(180);
 
-/// Time that a server gets to end.
-const END: Duration = Duration::from_secs(10);
+/// Time that a server gets to end. An instrumented one also writes its counts.
+const END: Duration = Duration::from_secs(30);
 
 impl Server {
     /// Starts a program in a process group of its own; its output goes to `files/log`.
@@ -73,8 +73,8 @@ impl Server {
             .process_group(0)
             .spawn()
             .with_context(|| format!("cannot start {name}"))?;
-        let ends_by_itself = std::env::var_os("LLVM_PROFILE_FILE").is_some();
-        Ok(Self { name, http: None, grpc: None, api: None, binary: true, ends_by_itself, process, files })
+        let is_asked_to_end = std::env::var_os("LLVM_PROFILE_FILE").is_some();
+        Ok(Self { name, http: None, grpc: None, api: None, binary: true, is_asked_to_end, process, files })
     }
 
     /// Berth on `models`, an empty folder being allowed, with more arguments.

@@ -6,7 +6,8 @@ use anyhow::Result;
 use clap::Args;
 
 use crate::{
-    debian, kubernetes, pgo,
+    debian, kubernetes,
+    pgo::{self, Profile},
     python::{self, Environment},
     run::{run as execute, step},
     setup,
@@ -19,6 +20,9 @@ pub(crate) struct Options {
     /// Leave the peers (MLServer, Triton) out.
     #[arg(long)]
     alone: bool,
+    /// Measure a build without the recorded profile of `cargo xtask pgo`.
+    #[arg(long)]
+    without_profile: bool,
     /// Seconds per measurement.
     #[arg(long, default_value_t = 3)]
     seconds: u64,
@@ -38,24 +42,24 @@ pub(crate) struct Options {
 
 pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<()> {
     if options.parts.iter().any(|part| part == "gitops") {
-        return gitops(workspace);
+        return gitops(workspace, options);
     }
     if options.parts.iter().any(|part| part == "functions") {
-        return functions(workspace, &options.rest);
+        return functions(workspace, options);
     }
     if options.parts.iter().any(|part| part == "paging") {
-        return paging(workspace, &options.rest);
+        return paging(workspace, options);
     }
     if options.parts.iter().any(|part| part == "dashboard") {
-        return dashboard(workspace, &options.rest);
+        return dashboard(workspace, options);
     }
     if options.parts.iter().any(|part| part == "kubernetes") {
-        return operator(workspace, &options.rest);
+        return operator(workspace, options);
     }
     let made = setup::engine_and_models(workspace)?;
-    build(workspace)?;
+    let profile = build(workspace, options)?;
     let plan = ["--package", "berth-plan", "--features", "testing", "--example", "plan_bench"];
-    execute(pgo::optimized(workspace)?.args(plan))?;
+    execute(pgo::release_build(workspace, profile.as_ref())?.args(plan))?;
     let mut bench = Command::new(workspace.target("release-lto").join("berth-bench"));
     bench
         .current_dir(workspace.root())
@@ -88,10 +92,16 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<()> {
     execute(bench.args(&options.rest))
 }
 
-/// Builds all programs that any part measures.
-fn build(workspace: &Workspace) -> Result<()> {
+/// Builds `berth` as it is shipped, and the load generator. Gives the profile that they were built with.
+fn build(workspace: &Workspace, options: &Options) -> Result<Option<Profile>> {
+    let profile = if options.without_profile { None } else { Some(Profile::installed(workspace)?) };
     step("building as it is shipped");
-    execute(pgo::shipped(workspace)?.arg("--bins"))
+    let mut cargo = pgo::release_build(workspace, profile.as_ref())?;
+    execute(cargo.args(pgo::SHIPPED).args(["--package", "berth-bench", "--bins"]))?;
+    if let Some(profile) = &profile {
+        profile.check(&workspace.target("release-lto").join("berth"))?;
+    }
+    Ok(profile)
 }
 
 /// The same for a cluster: etcd, Envoy and simulated workers instead of other model servers.
@@ -106,11 +116,11 @@ fn cluster(workspace: &Workspace, options: &Options, mut bench: Command) -> Resu
 }
 
 /// From a commit to a running fleet: the figures of docs/benchmarks-gitops.md. There is no peer to run beside it.
-fn gitops(workspace: &Workspace) -> Result<()> {
+fn gitops(workspace: &Workspace, options: &Options) -> Result<()> {
     let made = setup::engine_and_models(workspace)?;
     debian::ensure(&[debian::ETCD, debian::ETCDCTL, debian::GIT])?;
     let python = Environment::ensure(workspace, "e2e", "tests/e2e/requirements.txt")?;
-    build(workspace)?;
+    build(workspace, options)?;
     step("measuring the way from a commit to a running fleet");
     let mut measure = Command::new(python.program("python"));
     measure
@@ -126,20 +136,21 @@ fn gitops(workspace: &Workspace) -> Result<()> {
 }
 
 /// From `etcdctl put` to an answer: the figures of docs/benchmarks-functions.md, which is written by a whole run only.
-fn functions(workspace: &Workspace, options: &[String]) -> Result<()> {
+fn functions(workspace: &Workspace, options: &Options) -> Result<()> {
     let made = setup::engine_and_models(workspace)?;
     debian::ensure(&[debian::ETCD, debian::ETCDCTL, debian::NODE, debian::NPM, debian::BUBBLEWRAP])?;
     let python = Environment::ensure(workspace, "e2e", "tests/e2e/requirements.txt")?;
-    build(workspace)?;
-    execute(pgo::optimized(workspace)?.args(["--package", "berth-functions", "--example", "controller_bench"]))?;
+    let profile = build(workspace, options)?;
+    let controller = ["--package", "berth-functions", "--example", "controller_bench"];
+    execute(pgo::release_build(workspace, profile.as_ref())?.args(controller))?;
     step("measuring the way from etcdctl put to an answer");
     let mut measure = Command::new(python.program("python"));
     measure
         .arg(workspace.path("bench/functions/measure.py"))
         .arg("--controller")
         .arg(workspace.target("release-lto").join("examples/controller_bench"))
-        .args(options);
-    if options.is_empty() {
+        .args(&options.rest);
+    if options.rest.is_empty() {
         measure.arg("--out").arg(workspace.path("docs/benchmarks-functions.md"));
     }
     measure
@@ -152,14 +163,14 @@ fn functions(workspace: &Workspace, options: &[String]) -> Result<()> {
 }
 
 /// More models in use than fit: the figures of docs/benchmarks-paging.md, which is written by a whole run only.
-fn paging(workspace: &Workspace, options: &[String]) -> Result<()> {
+fn paging(workspace: &Workspace, options: &Options) -> Result<()> {
     let made = setup::engine_and_models(workspace)?;
     let python = Environment::ensure(workspace, "e2e", "tests/e2e/requirements.txt")?;
-    build(workspace)?;
+    build(workspace, options)?;
     step("measuring more models in use than fit");
     let mut measure = Command::new(python.program("python"));
-    measure.arg(workspace.path("bench/paging/measure.py")).args(options);
-    if options.is_empty() {
+    measure.arg(workspace.path("bench/paging/measure.py")).args(&options.rest);
+    if options.rest.is_empty() {
         measure.arg("--out").arg(workspace.path("docs/benchmarks-paging.md"));
     }
     measure
@@ -170,15 +181,15 @@ fn paging(workspace: &Workspace, options: &[String]) -> Result<()> {
 }
 
 /// The dashboard with many models: the figures of docs/benchmarks-dashboard.md, which is written by a whole run only.
-fn dashboard(workspace: &Workspace, options: &[String]) -> Result<()> {
+fn dashboard(workspace: &Workspace, options: &Options) -> Result<()> {
     let made = setup::engine_and_models(workspace)?;
     debian::ensure(&[debian::CHROMIUM])?;
     let python = Environment::ensure(workspace, "e2e", "tests/e2e/requirements.txt")?;
-    build(workspace)?;
+    build(workspace, options)?;
     step("measuring the dashboard with many models");
     let mut measure = Command::new(python.program("python"));
-    measure.arg(workspace.path("bench/dashboard/measure.py")).args(options);
-    if options.is_empty() {
+    measure.arg(workspace.path("bench/dashboard/measure.py")).args(&options.rest);
+    if options.rest.is_empty() {
         measure.arg("--out").arg(workspace.path("docs/benchmarks-dashboard.md"));
     }
     measure
@@ -189,14 +200,14 @@ fn dashboard(workspace: &Workspace, options: &[String]) -> Result<()> {
 }
 
 /// The operator beside many objects: the figures of docs/benchmarks-kubernetes.md, which is written by a whole run only.
-fn operator(workspace: &Workspace, options: &[String]) -> Result<()> {
+fn operator(workspace: &Workspace, options: &Options) -> Result<()> {
     let plane = kubernetes::ensure_plane()?;
     let python = Environment::ensure(workspace, "e2e", "tests/e2e/requirements.txt")?;
-    build(workspace)?;
+    build(workspace, options)?;
     step("measuring the operator beside many objects");
     let mut measure = Command::new(python.program("python"));
-    measure.arg(workspace.path("bench/kubernetes/measure.py")).args(options);
-    if options.is_empty() {
+    measure.arg(workspace.path("bench/kubernetes/measure.py")).args(&options.rest);
+    if options.rest.is_empty() {
         measure.arg("--out").arg(workspace.path("docs/benchmarks-kubernetes.md"));
     }
     measure

@@ -24,10 +24,11 @@ use clap::{Args, ValueEnum};
 
 use self::stage::Stage;
 use crate::{
-    pgo,
+    pgo::{self, Profile},
     run::{run, run_quiet, step},
     setup,
     test::build,
+    toolchain::Toolchain,
     workspace::Workspace,
 };
 
@@ -43,6 +44,9 @@ pub(crate) struct Options {
     /// Package the binary of the test profile, which is there already: to test the packages, not to ship them.
     #[arg(long)]
     debug: bool,
+    /// Build without the recorded profile of `cargo xtask pgo`: the binary is slower.
+    #[arg(long)]
+    without_profile: bool,
     /// The binary is built already.
     #[arg(skip)]
     built: bool,
@@ -135,19 +139,22 @@ pub(crate) fn make(workspace: &Workspace, options: &Options) -> Result<()> {
 
 /// The stripped binary, with its symbols in a file beside it.
 fn binary(workspace: &Workspace, options: &Options, release: &Release) -> Result<PathBuf> {
-    let profile = if options.debug { "debug" } else { "release-lto" };
+    let built = workspace.target(if options.debug { "debug" } else { "release-lto" }).join("berth");
     if options.built {
         // Nothing to do.
     } else if options.debug {
         step("building with the profile of the tests");
         run(build(workspace).arg("--locked"))?;
     } else {
+        let profile = if options.without_profile { None } else { Some(Profile::installed(workspace)?) };
         step("building for release");
-        run(pgo::shipped(workspace)?.args(["--locked", "--bin", "berth"]))?;
+        run(pgo::release_build(workspace, profile.as_ref())?.args(pgo::SHIPPED).args(["--bin", "berth"]))?;
+        if let Some(profile) = profile {
+            profile.check(&built)?;
+        }
     }
-    let built = workspace.target(profile).join("berth");
     let (symbols, stripped) = (release.out.join("berth.debug"), release.out.join("berth"));
-    let objcopy = elf::objcopy(workspace)?;
+    let objcopy = Toolchain::installed(workspace)?.tools.join("rust-objcopy");
     run_quiet(std::process::Command::new(&objcopy).arg("--only-keep-debug").args([&built, &symbols]))?;
     // Debuggers, perf and backtraces of Rust find the symbols by the link, in the folder of the binary.
     let link = format!("--add-gnu-debuglink={}", symbols.display());

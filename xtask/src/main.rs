@@ -21,6 +21,7 @@ mod python;
 mod run;
 mod setup;
 mod test;
+mod toolchain;
 mod workspace;
 
 use std::process::ExitCode;
@@ -48,7 +49,7 @@ enum Task {
     Fuzz(fuzz::Options),
     /// Measure Berth beside its peers in one run and write docs/benchmarks.md.
     Bench(bench::Options),
-    /// Count what requests run, for the optimizer: releases are built with these counts (profile-guided optimization).
+    /// Record what requests run, for the optimizer: releases are built with this profile (profile-guided optimization).
     Pgo,
     /// Build for release: a stripped binary, with its symbols in a file beside it.
     Dist(dist::Options),
@@ -67,7 +68,7 @@ fn main() -> ExitCode {
         Task::Test(options) => test::run(&workspace, &options),
         Task::Fuzz(options) => fuzz::run(&workspace, &options),
         Task::Bench(options) => bench::run(&workspace, &options),
-        Task::Pgo => pgo::make(&workspace),
+        Task::Pgo => pgo::record(&workspace),
         Task::Dist(options) => dist::make(&workspace, &options),
         Task::Docs(options) => docs::run_task(&workspace, &options),
         Task::Setup => {

@@ -1,16 +1,19 @@
-//! `cargo xtask pgo`: counts what requests run, for the optimizer (profile-guided optimization).
+//! `cargo xtask pgo`: records what requests run, for the optimizer (profile-guided optimization).
 //!
 //! ```text
-//! berth that counts ──▶ berth-bench sends requests ──▶ counts of each process ──▶ packaging/pgo/RUST.profdata
+//! instrumented berth ──▶ berth-bench sends requests ──▶ counts of each process ──▶ packaging/pgo/RUST-HOST.profdata
+//!                                                                           └────▶ packaging/pgo/RUST-HOST.names
 //! ```
-//! Releases are built with these counts: the code that requests run is laid out together and inlined, which the processor's caches notice.
-//! The counts lie in the repository, as those of Go programs do (`default.pgo`), so a release needs neither a second build nor more tools.
+//! Releases are built with this profile: the code that requests run is laid out together and inlined, which the processor's caches notice.
+//! The profile lies in the repository, as those of Go programs do (`default.pgo`), so a release needs neither a second build nor more tools.
 //!
-//! A function is found by its name and its shape. One that has changed since is compiled as if it had never been counted, so the counts
-//! may be older than the code. Another version of Rust names all functions anew, and is built without counts until it has its own. Another
-//! version of a crate does so with its own functions and those of all crates above it: `RUST.lock` says of which `Cargo.lock` the counts are.
+//! A function is found by its symbol and the shape of its code. One that has changed since is compiled as if it had never been recorded,
+//! so a profile may be older than the code. The symbol holds the compiler, and the versions and features of the function's crate and of all
+//! crates below it, Berth's own version among them; that of a function which is not exported also holds the number of its codegen unit. Where
+//! these have changed, much of the profile is of no use, and nothing says so: [`Profile::check`] looks for the symbols in the binary.
 
 use std::{
+    ffi::OsStr,
     path::{Path, PathBuf},
     process::Command,
 };
@@ -19,14 +22,17 @@ use anyhow::{Context as _, Result, ensure};
 
 use crate::{
     debian,
-    dist::sha256,
     run::{run as execute, run_quiet, step},
     setup,
     test::{build, cargo},
+    toolchain::Toolchain,
     workspace::Workspace,
 };
 
-/// The parts of `berth-bench` that are counted: requests over each protocol, with tokens, through another node, through the executor,
+/// The package whose program is shipped.
+pub(crate) const SHIPPED: [&str; 2] = ["--package", "berth-cli"];
+
+/// The parts of `berth-bench` that are recorded: requests over each protocol, with tokens, through another node, through the executor,
 /// and loads of models.
 const TRAINING: [&[&str]; 2] = [&["throughput", "auth", "miss", "executor"], &["cluster", "hop", "stream"]];
 
@@ -34,142 +40,227 @@ const TRAINING: [&[&str]; 2] = [&["throughput", "auth", "miss", "executor"], &["
 const SECONDS: &str = "1";
 
 /// Functions that ran less often are left out: what starts and stops is compiled as it was, and the file is a fifth as large.
-const LEAST_COUNT: u64 = 10_000;
+const MIN_COUNT: u64 = 10_000;
 
-/// Where cargo reads flags that may have spaces.
-const FLAGS: &str = "CARGO_ENCODED_RUSTFLAGS";
+/// Number of functions that [`Profile::check`] looks for: those that ran most often.
+const CHECKED: usize = 500;
 
-/// The folder of the counts, one file for each version of Rust.
-const COUNTS: &str = "packaging/pgo";
+/// Share of them that the binary must have, as a percentage. It had 57 where the profile fitted, the others being inlined, and 8 where not.
+const MIN_FOUND: usize = 30;
 
-/// Cargo for what is shipped: optimized with the counts. All packages are named whose programs are measured: of another choice cargo would
-/// compile the dependencies with other features, under names that the counts do not have. The same goes for examples, which bring the
-/// dependencies of tests: they are built by themselves.
-pub(crate) fn shipped(workspace: &Workspace) -> Result<Command> {
-    let mut cargo = optimized(workspace)?;
-    name_packages(&mut cargo);
-    Ok(cargo)
-}
+/// Variable of flags for rustc, separated by [`SEPARATOR`]. It takes the place of `RUSTFLAGS` and of `rustflags` in cargo's configuration.
+const ENCODED_FLAGS: &str = "CARGO_ENCODED_RUSTFLAGS";
 
-/// The same without the choice of packages.
-pub(crate) fn optimized(workspace: &Workspace) -> Result<Command> {
-    let mut cargo = cargo(workspace);
-    cargo.args(["build", "--profile", "release-lto"]);
-    let rust = rust(workspace)?;
-    let counts = counts(workspace, &rust);
-    if counts.exists() {
-        if fs_err::read_to_string(counts.with_extension("lock")).ok() != Some(lock(workspace)?) {
-            eprintln!(
-                "Cargo.lock has changed since the counts were made, and few may be used: `cargo xtask pgo` makes new ones"
-            );
-        }
+const SEPARATOR: &str = "\x1f";
+
+/// Cargo for what is shipped and measured, with a profile. The caller chooses packages. An example is built by itself: it brings the
+/// dependencies of tests, whose features change the symbols of all that is built in the same command.
+pub(crate) fn release_build(workspace: &Workspace, profile: Option<&Profile>) -> Result<Command> {
+    let mut cargo = release(workspace)?;
+    if let Some(profile) = profile {
         // Cargo compiles anew where this file has changed: rustc names it among what it has read.
-        let used = format!("-Cprofile-use={}", counts.display());
-        // Functions that have changed since are no news.
-        cargo.env(FLAGS, flags(&[&used, "-Cllvm-args=-no-pgo-warn-mismatch"]));
-    } else {
-        eprintln!("no counts for Rust {rust}: built without, which is slower; `cargo xtask pgo` makes them");
+        let used = format!("-Cprofile-use={}", profile.data.display());
+        // Functions that have changed since are expected.
+        cargo.env(ENCODED_FLAGS, with_flags(&[&used, "-Cllvm-args=-no-pgo-warn-mismatch"]));
     }
     Ok(cargo)
 }
 
-fn name_packages(cargo: &mut Command) {
-    for package in ["berth-cli", "berth-bench", "berth-functions"] {
-        cargo.args(["--package", package]);
+fn release(workspace: &Workspace) -> Result<Command> {
+    ensure!(
+        std::env::var_os("CARGO_BUILD_TARGET").is_none(),
+        "releases are built for this machine: unset CARGO_BUILD_TARGET"
+    );
+    let mut cargo = cargo(workspace);
+    // A wrapper is part of the symbols.
+    cargo.args(["build", "--locked", "--profile", "release-lto"]).env_remove("RUSTC_WORKSPACE_WRAPPER");
+    Ok(cargo)
+}
+
+/// A record of what requests run, for one version of Rust on one kind of machine.
+pub(crate) struct Profile {
+    /// The counts, as LLVM reads them.
+    data: PathBuf,
+    /// Symbols of the functions that ran most often, a line each.
+    names: PathBuf,
+}
+
+impl Profile {
+    /// The profile for the installed Rust.
+    ///
+    /// # Errors
+    /// None has been recorded.
+    pub(crate) fn installed(workspace: &Workspace) -> Result<Self> {
+        let rust = Toolchain::installed(workspace)?;
+        let profile = Self::of(workspace, &rust);
+        ensure!(
+            profile.data.exists() && profile.names.exists(),
+            "no profile has been recorded for Rust {} on {}: record one with `cargo xtask pgo` (half an hour), or build without, which \
+             is slower: --without-profile",
+            rust.release,
+            rust.host
+        );
+        Ok(profile)
+    }
+
+    fn of(workspace: &Workspace, rust: &Toolchain) -> Self {
+        let file = |kind| workspace.path(&format!("packaging/pgo/{}-{}.{kind}", rust.release, rust.host));
+        Self { data: file("profdata"), names: file("names") }
+    }
+
+    /// Checks that a binary was built with it.
+    ///
+    /// # Errors
+    /// The profile is of other symbols.
+    pub(crate) fn check(&self, binary: &Path) -> Result<()> {
+        let names = fs_err::read_to_string(&self.names)?.lines().count();
+        let mut look = Command::new("grep");
+        // Debug information is searched, too: it names what is inlined.
+        look.args(["--text", "--only-matching", "--word-regexp", "--fixed-strings", "--file"]);
+        let found = run_quiet(look.arg(&self.names).arg(binary).env("LC_ALL", "C"));
+        let mut found: Vec<&str> = found.as_deref().unwrap_or_default().lines().collect();
+        found.sort_unstable();
+        found.dedup();
+        ensure!(
+            found.len() * 100 >= names * MIN_FOUND,
+            "{} was built with a profile of other symbols, and is slower for it: of {names} functions that requests run most it has {}. Versions \
+             or features of dependencies, or Berth's version, have changed: record a profile with `cargo xtask pgo` (half an hour), or \
+             build without: --without-profile",
+            binary.display(),
+            found.len()
+        );
+        Ok(())
     }
 }
 
-/// Makes the counts for the Rust at hand.
-pub(crate) fn make(workspace: &Workspace) -> Result<()> {
-    let merger = llvm_profdata(workspace)?;
+/// Records a profile for the installed Rust.
+pub(crate) fn record(workspace: &Workspace) -> Result<()> {
+    let rust = Toolchain::installed(workspace)?;
+    let llvm_profdata = llvm_profdata(workspace, &rust)?;
+    let target = workspace.target("pgo");
+    let counts = target.join("counts");
+    if counts.exists() {
+        fs_err::remove_dir_all(&counts)?;
+    }
+    step("building an instrumented berth");
+    let instrumented = build_instrumented(workspace, &target)?;
+    step("building the load generator");
+    execute(build(workspace).args(["--bin", "berth-bench"]))?;
+    step("recording");
+    train(workspace, &instrumented, &counts)?;
+    let profile = Profile::of(workspace, &rust);
+    merge(&llvm_profdata, &counts, &target, &profile)?;
+    println!("{} {:.1} MB", profile.data.display(), fs_err::metadata(&profile.data)?.len() as f64 / 1e6);
+    Ok(())
+}
+
+fn build_instrumented(workspace: &Workspace, target: &Path) -> Result<PathBuf> {
+    let mut cargo = release(workspace)?;
+    cargo.args(SHIPPED).args(["--bin", "berth", "--target-dir"]).arg(target);
+    // A process that is told of no file writes where nobody looks: trials of sandboxes are started without an environment.
+    let generate = format!("-Cprofile-generate={}", target.join("strays").display());
+    // Code is instrumented before optimization over all crates, which can be left out.
+    cargo.env(ENCODED_FLAGS, with_flags(&[&generate, "-Clto=off", "-Clinker-plugin-lto=no"]));
+    // Build scripts and procedural macros are instrumented as well.
+    execute(cargo.env("LLVM_PROFILE_FILE", "/dev/null"))?;
+    Ok(target.join("release-lto/berth"))
+}
+
+/// Sends requests to an instrumented binary, whose processes write into the folder `counts` as they end.
+fn train(workspace: &Workspace, berth: &Path, counts: &Path) -> Result<()> {
     let engine = setup::engine_and_models(workspace)?.engine;
     debian::ensure(&[debian::ETCD])?;
-    let target = workspace.target("pgo");
-    let raw = target.join("counts");
-    if raw.exists() {
-        fs_err::remove_dir_all(&raw)?;
-    }
-    step("building a berth that counts");
-    let mut counting = cargo(workspace);
-    counting.args(["build", "--profile", "release-lto", "--bin", "berth", "--target-dir"]).arg(&target);
-    name_packages(&mut counting);
-    // Counting is added before optimization over all crates, which can be left out, and with it 7 minutes.
-    counting.env(FLAGS, flags(&["-Cprofile-generate", "-Clto=off", "-Clinker-plugin-lto=no"]));
-    // Programs that run while Berth is built count as well.
-    execute(counting.env("LLVM_PROFILE_FILE", "/dev/null"))?;
-    step("building the sender of requests");
-    execute(build(workspace).args(["--bin", "berth-bench"]))?;
-    step("counting");
-    for parts in TRAINING {
+    for (part, parts) in TRAINING.iter().enumerate() {
+        let folder = counts.join(part.to_string());
         let mut bench = Command::new(workspace.target("debug").join("berth-bench"));
-        bench.current_dir(workspace.root()).arg("--berth").arg(target.join("release-lto/berth"));
-        bench.args(["--seconds", SECONDS]).args(parts);
-        bench.env("ORT_DYLIB_PATH", &engine).env("LLVM_PROFILE_FILE", raw.join("%p.profraw"));
+        bench.current_dir(workspace.root()).arg("--berth").arg(berth).args(["--seconds", SECONDS]).args(*parts);
+        bench.env("ORT_DYLIB_PATH", &engine).env("LLVM_PROFILE_FILE", folder.join("%p.profraw"));
         run_quiet(&mut bench)?;
+        ensure!(folder.exists(), "no process of `berth-bench {}` has written counts", parts.join(" "));
     }
-    let out = counts(workspace, &rust(workspace)?);
-    merge(&merger, &raw, &target, &out)?;
-    fs_err::write(out.with_extension("lock"), lock(workspace)?)?;
-    println!("{} {:.1} MB", out.display(), fs_err::metadata(&out)?.len() as f64 / 1e6);
     Ok(())
 }
 
 /// Adds up the counts of all processes.
-fn merge(merger: &Path, raw: &Path, scratch: &Path, out: &Path) -> Result<()> {
-    let (all, often) = (scratch.join("all.txt"), scratch.join("often.txt"));
-    run_quiet(Command::new(merger).args(["merge", "--sparse", "--text", "-o"]).args([&all, &raw.to_owned()]))?;
-    fs_err::write(&often, counted_often(&fs_err::read_to_string(&all)?))?;
-    fs_err::create_dir_all(out.parent().context("counts lie in a folder")?)?;
-    run_quiet(Command::new(merger).args(["merge", "--sparse", "-o"]).arg(out).arg(&often))?;
+fn merge(llvm_profdata: &Path, counts: &Path, scratch: &Path, profile: &Profile) -> Result<()> {
+    let (all, often, data) = (scratch.join("all.txt"), scratch.join("often.txt"), scratch.join("often.profdata"));
+    let folders = (0..TRAINING.len()).map(|part| counts.join(part.to_string()));
+    run_quiet(Command::new(llvm_profdata).args(["merge", "--sparse", "--text", "-o"]).arg(&all).args(folders))?;
+    let all = fs_err::read_to_string(&all)?;
+    let recorded = Recorded::of(&all);
+    fs_err::write(&often, recorded.text())?;
+    run_quiet(Command::new(llvm_profdata).args(["merge", "--sparse", "-o"]).args([&data, &often]))?;
+    // Both or none: an interrupted run leaves the last profile.
+    fs_err::create_dir_all(profile.data.parent().context("profiles lie in a folder")?)?;
+    fs_err::copy(&data, &profile.data)?;
+    fs_err::write(&profile.names, recorded.names())?;
     Ok(())
 }
 
-/// The counts, in the text of `llvm-profdata`, without the functions none of whose blocks ran [`LEAST_COUNT`] times.
-fn counted_often(text: &str) -> String {
-    let head = text.lines().take_while(|line| line.starts_with(['#', ':'])).map(|line| line.len() + 1).sum();
-    let (head, functions) = text.split_at(head);
-    let often = functions.split_inclusive("\n\n").filter(|function| most(function) >= LEAST_COUNT);
-    std::iter::once(head).chain(often).collect()
+/// The functions that ran at least [`MIN_COUNT`] times, in the text of `llvm-profdata`.
+struct Recorded<'a> {
+    head: &'a str,
+    functions: Vec<&'a str>,
+}
+
+impl<'a> Recorded<'a> {
+    fn of(text: &'a str) -> Self {
+        let head = text.lines().take_while(|line| line.starts_with(['#', ':'])).map(|line| line.len() + 1).sum();
+        let (head, functions) = text.split_at(head);
+        let functions = functions.split_inclusive("\n\n").filter(|function| max_count(function) >= MIN_COUNT);
+        Self { head, functions: functions.collect() }
+    }
+
+    fn text(&self) -> String {
+        std::iter::once(self.head).chain(self.functions.iter().copied()).collect()
+    }
+
+    /// Symbols of the [`CHECKED`] functions that ran most often, by name.
+    fn names(&self) -> String {
+        let mut functions = self.functions.clone();
+        functions.sort_by_key(|function| std::cmp::Reverse(max_count(function)));
+        let names = functions.iter().filter_map(|function| function.lines().next());
+        // What is not exported is named after its codegen unit as well, before a `;`.
+        let mut names: Vec<_> = names.filter(|name| !name.contains(';')).take(CHECKED).collect();
+        names.sort_unstable();
+        names.iter().flat_map(|name| [*name, "\n"]).collect()
+    }
 }
 
 /// The count of the block that ran most often.
-fn most(function: &str) -> u64 {
+fn max_count(function: &str) -> u64 {
     let counts = function.split_once("# Counter Values:\n").map_or("", |(_, counts)| counts);
     counts.lines().map_while(|count| count.parse().ok()).max().unwrap_or(0)
 }
 
-fn counts(workspace: &Workspace, rust: &str) -> PathBuf {
-    workspace.path(COUNTS).join(format!("{rust}.profdata"))
+/// The environment's flags for rustc, and more.
+fn with_flags(more: &[&str]) -> String {
+    joined(std::env::var_os(ENCODED_FLAGS).as_deref(), std::env::var_os("RUSTFLAGS").as_deref(), more)
 }
 
-/// The digest of `Cargo.lock`.
-fn lock(workspace: &Workspace) -> Result<String> {
-    Ok(format!("{}\n", sha256(&fs_err::read(workspace.path("Cargo.lock"))?)))
+fn joined(encoded: Option<&OsStr>, plain: Option<&OsStr>, more: &[&str]) -> String {
+    let text = |flags: &OsStr| flags.to_string_lossy().into_owned();
+    let given = match (encoded.map(text), plain.map(text)) {
+        (Some(encoded), _) => encoded.split(SEPARATOR).map(str::to_owned).collect(),
+        (None, Some(plain)) => plain.split_whitespace().map(str::to_owned).collect(),
+        (None, None) => Vec::new(),
+    };
+    let given = given.iter().map(String::as_str).filter(|flag| !flag.is_empty());
+    given.chain(more.iter().copied()).collect::<Vec<_>>().join(SEPARATOR)
 }
 
-/// Flags for rustc, after those of the environment.
-fn flags(more: &[&str]) -> String {
-    let given = std::env::var_os("RUSTFLAGS").unwrap_or_default();
-    given.to_string_lossy().split_whitespace().chain(more.iter().copied()).collect::<Vec<_>>().join("\x1f")
-}
-
-/// The version of Rust at hand: `1.95.0`.
-fn rust(workspace: &Workspace) -> Result<String> {
-    let said = run_quiet(Command::new("rustc").current_dir(workspace.root()).arg("-vV"))?;
-    let release = said.lines().find_map(|line| line.strip_prefix("release: "));
-    Ok(release.context("rustc -vV names no release")?.to_owned())
-}
-
-/// The program that reads counts, of the same LLVM as the compiler.
-fn llvm_profdata(workspace: &Workspace) -> Result<PathBuf> {
-    let rustc = |what| run_quiet(Command::new("rustc").current_dir(workspace.root()).args(["--print", what]));
-    let host = rustc("host-tuple")?;
-    let program = Path::new(rustc("sysroot")?.trim()).join("lib/rustlib").join(host.trim()).join("bin/llvm-profdata");
+/// LLVM's program for profiles, of the same LLVM as the compiler.
+fn llvm_profdata(workspace: &Workspace, rust: &Toolchain) -> Result<PathBuf> {
+    let program = rust.tools.join("llvm-profdata");
     if !program.exists() {
         step("installing llvm-tools");
-        execute(Command::new("rustup").current_dir(workspace.root()).args(["component", "add", "llvm-tools"]))?;
+        let mut rustup = Command::new("rustup");
+        let installed = execute(rustup.current_dir(workspace.root()).args(["component", "add", "llvm-tools"]));
+        installed.with_context(|| {
+            format!("there is no {}: install llvm-profdata of the compiler's LLVM there", program.display())
+        })?;
     }
-    ensure!(program.exists(), "there is no {}, which the component llvm-tools of rustup has", program.display());
+    ensure!(program.exists(), "there is no {}, which rustup's component llvm-tools has", program.display());
     Ok(program)
 }
 
@@ -177,15 +268,45 @@ fn llvm_profdata(workspace: &Workspace) -> Result<PathBuf> {
 mod tests {
     use super::*;
 
+    fn function(name: &str, counts: &str) -> String {
+        format!(
+            "{name}\n# Func Hash:\n7\n# Num Counters:\n2\n# Counter Values:\n{counts}\n# Num Value Kinds:\n1\n5000\n\n"
+        )
+    }
+
     #[test]
     fn functions_that_ran_seldom_are_left_out() {
         let head = "# IR level Instrumentation Flag\n:ir\n";
-        let function = |name: &str, counts: &str| {
-            format!(
-                "{name}\n# Func Hash:\n7\n# Num Counters:\n2\n# Counter Values:\n{counts}\n# Num Value Kinds:\n1\n5000\n\n"
-            )
-        };
         let (often, seldom) = (function("often", "1\n10000"), function("seldom", "9999\n9998"));
-        assert_eq!(counted_often(&format!("{head}{seldom}{often}{seldom}")), format!("{head}{often}"));
+        let (own, most) = (function("unit.1;own", "40000"), function("most", "30000"));
+        let text = format!("{head}{seldom}{often}{seldom}{own}{most}");
+        let recorded = Recorded::of(&text);
+        assert_eq!(recorded.text(), format!("{head}{often}{own}{most}"));
+        assert_eq!(recorded.names(), "most\noften\n", "those that every build names alike");
+    }
+
+    #[test]
+    fn flags_of_the_environment_stay() {
+        let join = |encoded: Option<&str>, plain: Option<&str>| {
+            joined(encoded.map(OsStr::new), plain.map(OsStr::new), &["-Cmore"]).replace(SEPARATOR, "|")
+        };
+        assert_eq!(join(None, None), "-Cmore");
+        assert_eq!(join(None, Some(" -Ca  -Cb ")), "-Ca|-Cb|-Cmore");
+        assert_eq!(join(Some("-Ca=b c\u{1f}-Cd"), Some("-Cunread")), "-Ca=b c|-Cd|-Cmore");
+        assert_eq!(join(Some(""), Some("-Cunread")), "-Cmore", "cargo reads it where it is empty, too");
+    }
+
+    #[test]
+    fn a_binary_of_other_symbols_is_found_out() {
+        let folder = std::env::temp_dir().join(format!("xtask-pgo-{}", std::process::id()));
+        fs_err::create_dir_all(&folder).expect("a folder");
+        let profile = Profile { data: folder.join("data"), names: folder.join("names") };
+        let binary = folder.join("binary");
+        fs_err::write(&profile.names, "one\ntwo\nthree\nfour\n").expect("written");
+        for (symbols, fits) in [("\0one\0two\0one\0", true), ("\0one\0one\0twofold\0", false), ("\0five\0", false)] {
+            fs_err::write(&binary, symbols).expect("written");
+            assert_eq!(profile.check(&binary).is_ok(), fits, "{symbols:?}");
+        }
+        fs_err::remove_dir_all(&folder).expect("removed");
     }
 }

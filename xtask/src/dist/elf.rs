@@ -8,15 +8,7 @@ use std::{
 
 use anyhow::{Context as _, Result};
 
-use crate::{run::run_quiet, workspace::Workspace};
-
-/// The objcopy that comes with Rust.
-pub(super) fn objcopy(workspace: &Workspace) -> Result<PathBuf> {
-    let about = run_quiet(Command::new("rustc").arg("-vV").current_dir(workspace.root()))?;
-    let host = about.lines().find_map(|line| line.strip_prefix("host: ")).context("rustc -vV names no host")?;
-    let root = run_quiet(Command::new("rustc").args(["--print", "sysroot"]).current_dir(workspace.root()))?;
-    Ok(PathBuf::from(root.trim()).join("lib/rustlib").join(host).join("bin/rust-objcopy"))
-}
+use crate::run::run_quiet;
 
 /// The minor version of glibc 2 that these files need: the highest that their symbols name.
 pub(super) fn glibc(files: &[&Path]) -> Result<u32> {
