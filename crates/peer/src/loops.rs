@@ -10,9 +10,6 @@
 //! one request that was passed on cost four such wake-ups, which is more than all that was done for it. Here the bytes
 //! that come, the request, the line that it goes over and the answer are seen by one thread. The price: a connection is
 //! never moved, so what computes for long belongs elsewhere.
-//!
-//! A busy loop gives its core away between turns. The kernel would take the core only at its next tick (4 ms at 250 Hz), and
-//! whoever waited until then, perhaps the client that is to read the answers, decides the latency of the slowest percent.
 
 use std::{
     cell::Cell,
@@ -23,7 +20,6 @@ use std::{
         atomic::{AtomicUsize, Ordering::Relaxed},
     },
     thread,
-    time::{Duration, Instant},
 };
 
 use tokio::{net::TcpStream, runtime};
@@ -33,15 +29,9 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 /// cores.
 const BLOCKING_THREADS: usize = 32;
 
-/// Time for which a busy loop keeps its core. Some ten requests: a change of threads costs less than one. With 64 gRPC callers on
-/// two cores, 100 to 500 µs give half the p99 of a loop that never yields, and a tenth more requests.
-const SLICE: Duration = Duration::from_micros(200);
-
 thread_local! {
     /// Index of the event loop that runs on this thread.
     static HERE: Cell<Option<usize>> = const { Cell::new(None) };
-    /// Time at which the loop of this thread last let others have its core.
-    static YIELDED: Cell<Option<Instant>> = const { Cell::new(None) };
 }
 
 /// The loop that this thread is; `None` on all other threads.
@@ -108,9 +98,8 @@ impl EventLoops {
 
 impl EventLoop {
     fn start(index: usize, ends: CancellationToken) -> io::Result<Self> {
-        let mut runtime = runtime::Builder::new_current_thread();
-        runtime.enable_all().max_blocking_threads(BLOCKING_THREADS).on_thread_park(yield_core);
-        let runtime = runtime.build()?;
+        let runtime =
+            runtime::Builder::new_current_thread().enable_all().max_blocking_threads(BLOCKING_THREADS).build()?;
         let handle = runtime.handle().clone();
         thread::Builder::new().name(format!("berth-loop-{index}")).spawn(move || {
             HERE.set(Some(index));
@@ -118,14 +107,6 @@ impl EventLoop {
             runtime.shutdown_background();
         })?;
         Ok(Self { runtime: handle, serves: Arc::default() })
-    }
-}
-
-/// Lets threads that wait for this core run, once in a [`SLICE`]. A turn of the loop is over: its answers are written.
-fn yield_core() {
-    if YIELDED.get().is_none_or(|yielded| yielded.elapsed() >= SLICE) {
-        thread::yield_now();
-        YIELDED.set(Some(Instant::now()));
     }
 }
 
@@ -181,20 +162,5 @@ mod tests {
         }
         assert_eq!(seen, [Some(0), Some(1), Some(1)]);
         assert_eq!(here(), None);
-    }
-    #[tokio::test]
-    async fn a_loop_yields_its_core_before_it_waits() {
-        let loops = EventLoops::start(Some(1)).expect("threads");
-        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
-        let _client = TcpStream::connect(listener.local_addr().expect("bound")).await.expect("it listens");
-        let (stream, _) = listener.accept().await.expect("one comes");
-        let (told, mut heard) = mpsc::channel(1);
-        let serve = move |_stream| async move {
-            // Only a loop that waits sees that time has passed.
-            tokio::time::sleep(Duration::from_millis(1)).await;
-            told.send(YIELDED.get().is_some()).await.expect("it listens");
-        };
-        loops.adopt(stream, serve).expect("taken");
-        assert_eq!(heard.recv().await, Some(true));
     }
 }

@@ -339,8 +339,9 @@ impl Connections {
     fn settled(&mut self) -> Option<Rev> {
         let mut settled = None;
         while let Some((rev, wanted)) = self.unapplied.front() {
-            let waits =
-                |(id, seq): (&GatewayId, &u64)| self.gateways.get(id).is_some_and(|gateway| gateway.applied < *seq);
+            let waits = |(id, seq): (&GatewayId, &u64)| {
+                self.gateways.get(id).is_some_and(|gateway| gateway.applied < *seq)
+            };
             if wanted.iter().any(waits) {
                 break;
             }
