@@ -51,6 +51,9 @@ const MIN_FOUND: usize = 30;
 /// Variable of flags for rustc, separated by [`SEPARATOR`]. It takes the place of `RUSTFLAGS` and of `rustflags` in cargo's configuration.
 const ENCODED_FLAGS: &str = "CARGO_ENCODED_RUSTFLAGS";
 
+/// Folder for the counts of processes that are told of no file: trials of sandboxes are started without an environment.
+const STRAYS: &str = "strays";
+
 const SEPARATOR: &str = "\x1f";
 
 /// Cargo for what is shipped and measured, with a profile. The caller chooses packages. An example is built by itself: it brings the
@@ -117,17 +120,21 @@ impl Profile {
         let mut look = Command::new("grep");
         // Debug information is searched, too: it names what is inlined.
         look.args(["--text", "--only-matching", "--word-regexp", "--fixed-strings", "--file"]);
-        let found = run_quiet(look.arg(&self.names).arg(binary).env("LC_ALL", "C"));
-        let mut found: Vec<&str> = found.as_deref().unwrap_or_default().lines().collect();
+        let looked = look.arg(&self.names).arg(binary).env("LC_ALL", "C").output().context("cannot start grep")?;
+        // 1: it has found nothing.
+        ensure!(matches!(looked.status.code(), Some(0 | 1)), "{}", String::from_utf8_lossy(&looked.stderr));
+        let found = String::from_utf8_lossy(&looked.stdout);
+        let mut found: Vec<&str> = found.lines().collect();
         found.sort_unstable();
         found.dedup();
+        ensure!(names > 0, "{} names no functions: record a profile with `cargo xtask pgo`", self.names.display());
         ensure!(
             found.len() * 100 >= names * MIN_FOUND,
-            "{} was built with a profile of other symbols, and is slower for it: of {names} functions that requests run most it has {}. Versions \
+            "{} was built with a profile of other symbols, and is slower for it: it has {} of the {names} functions that requests run most. Versions \
              or features of dependencies, or Berth's version, have changed: record a profile with `cargo xtask pgo` (half an hour), or \
              build without: --without-profile",
             binary.display(),
-            found.len()
+            found.len(),
         );
         Ok(())
     }
@@ -139,8 +146,10 @@ pub(crate) fn record(workspace: &Workspace) -> Result<()> {
     let llvm_profdata = llvm_profdata(workspace, &rust)?;
     let target = workspace.target("pgo");
     let counts = target.join("counts");
-    if counts.exists() {
-        fs_err::remove_dir_all(&counts)?;
+    for folder in [&counts, &target.join(STRAYS)] {
+        if folder.exists() {
+            fs_err::remove_dir_all(folder)?;
+        }
     }
     step("building an instrumented berth");
     let instrumented = build_instrumented(workspace, &target)?;
@@ -157,8 +166,7 @@ pub(crate) fn record(workspace: &Workspace) -> Result<()> {
 fn build_instrumented(workspace: &Workspace, target: &Path) -> Result<PathBuf> {
     let mut cargo = release(workspace)?;
     cargo.args(SHIPPED).args(["--bin", "berth", "--target-dir"]).arg(target);
-    // A process that is told of no file writes where nobody looks: trials of sandboxes are started without an environment.
-    let generate = format!("-Cprofile-generate={}", target.join("strays").display());
+    let generate = format!("-Cprofile-generate={}", target.join(STRAYS).display());
     // Code is instrumented before optimization over all crates, which can be left out.
     cargo.env(ENCODED_FLAGS, with_flags(&[&generate, "-Clto=off", "-Clinker-plugin-lto=no"]));
     // Build scripts and procedural macros are instrumented as well.
@@ -190,10 +198,10 @@ fn merge(llvm_profdata: &Path, counts: &Path, scratch: &Path, profile: &Profile)
     let recorded = Recorded::of(&all);
     fs_err::write(&often, recorded.text())?;
     run_quiet(Command::new(llvm_profdata).args(["merge", "--sparse", "-o"]).args([&data, &often]))?;
-    // Both or none: an interrupted run leaves the last profile.
+    // At the end, so that an interrupted run leaves the last profile.
     fs_err::create_dir_all(profile.data.parent().context("profiles lie in a folder")?)?;
-    fs_err::copy(&data, &profile.data)?;
     fs_err::write(&profile.names, recorded.names())?;
+    fs_err::copy(&data, &profile.data)?;
     Ok(())
 }
 

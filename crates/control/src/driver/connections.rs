@@ -3,6 +3,7 @@
 use std::{
     collections::{BTreeMap, VecDeque},
     sync::Arc,
+    time::Duration,
 };
 
 use berth_spec::{
@@ -14,9 +15,12 @@ use futures::{
     future::BoxFuture,
     stream::{self, BoxStream, FuturesUnordered, SelectAll},
 };
-use tokio::sync::{
-    mpsc::{self, OwnedPermit},
-    oneshot,
+use tokio::{
+    sync::{
+        mpsc::{self, OwnedPermit},
+        oneshot,
+    },
+    time::Instant,
 };
 
 use crate::{
@@ -39,6 +43,9 @@ const EVENTS: usize = 256;
 /// Revs that may be on their way to gateways. Beyond that the latest stands for those before it: who waits for one of
 /// them waits a little longer.
 const UNAPPLIED: usize = 64;
+
+/// Time that a gateway has to put its first routes in force while writes wait for it: as long as a write waits.
+const FIRST_WITHIN: Duration = Duration::from_secs(2);
 
 /// Number of a worker's connection: a worker may connect again before the loss of the old one is noticed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -104,10 +111,19 @@ struct Gateway {
     mailbox: Mailbox<RouteChange>,
     /// Numbers what this gateway is sent, without gaps.
     seq: u64,
-    /// True once it has received all routes: before that, changes mean nothing to it.
-    welcomed: bool,
+    /// Time at which it was sent all routes: before that, changes mean nothing to it.
+    welcomed: Option<Instant>,
     /// Last change that it has confirmed; 0 before the first.
     applied: u64,
+}
+
+impl Gateway {
+    /// True if a write waits for it. One that was just sent all routes counts, too: after a change of leaders that is every
+    /// gateway, and each of them serves meanwhile, by the routes of the last leader. One that does not confirm them does not
+    /// delay every write.
+    fn is_awaited(&self, now: Instant) -> bool {
+        self.welcomed.is_some_and(|welcomed| self.applied > 0 || now - welcomed < FIRST_WITHIN)
+    }
 }
 
 impl Connections {
@@ -198,7 +214,7 @@ impl Connections {
             Some((ConnectionEvent::GatewayEvent(id, event), events))
         });
         self.incoming.push(incoming.boxed());
-        self.gateways.insert(id, Gateway { mailbox, seq: 0, welcomed: false, applied: 0 });
+        self.gateways.insert(id, Gateway { mailbox, seq: 0, welcomed: None, applied: 0 });
         (id, (events_sender, receiver))
     }
 
@@ -244,8 +260,10 @@ impl Connections {
 
     fn send_routes_to(&mut self, id: GatewayId, change: RouteChange) {
         let Some(gateway) = self.gateways.get_mut(&id) else { return };
-        gateway.welcomed |= change.base.is_none();
-        if !gateway.welcomed {
+        if change.base.is_none() {
+            gateway.welcomed.get_or_insert_with(Instant::now);
+        }
+        if gateway.welcomed.is_none() {
             return;
         }
         let base = change.base.map(|_| gateway.seq);
@@ -319,10 +337,9 @@ impl Connections {
 
     /// Everything up to `rev` is in the routes that were sent. Gives the rev that is in force now, if that moved.
     pub(super) fn routed(&mut self, rev: Rev) -> Option<Rev> {
-        // One that was just sent all routes counts, too: after a change of leaders that is every gateway, and each of them
-        // serves meanwhile, by the routes of the last leader.
-        let welcomed = self.gateways.iter().filter(|(_, gateway)| gateway.welcomed);
-        let wanted = welcomed.map(|(id, gateway)| (*id, gateway.seq)).collect();
+        let now = Instant::now();
+        let awaited = self.gateways.iter().filter(|(_, gateway)| gateway.is_awaited(now));
+        let wanted = awaited.map(|(id, gateway)| (*id, gateway.seq)).collect();
         if self.unapplied.len() == UNAPPLIED {
             self.unapplied.pop_back();
         }
@@ -332,16 +349,16 @@ impl Connections {
 
     /// A gateway has put its changes in force up to `seq`. Gives the rev that is in force now, if that moved.
     pub(super) fn applied(&mut self, id: GatewayId, seq: u64) -> Option<Rev> {
-        self.gateways.get_mut(&id)?.applied = seq;
+        let gateway = self.gateways.get_mut(&id)?;
+        gateway.applied = seq.min(gateway.seq);
         self.settled()
     }
 
     fn settled(&mut self) -> Option<Rev> {
         let mut settled = None;
         while let Some((rev, wanted)) = self.unapplied.front() {
-            let waits = |(id, seq): (&GatewayId, &u64)| {
-                self.gateways.get(id).is_some_and(|gateway| gateway.applied < *seq)
-            };
+            let waits =
+                |(id, seq): (&GatewayId, &u64)| self.gateways.get(id).is_some_and(|gateway| gateway.applied < *seq);
             if wanted.iter().any(waits) {
                 break;
             }

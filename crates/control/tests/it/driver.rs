@@ -177,14 +177,19 @@ async fn a_cordoned_worker_gets_nothing_new() {
 }
 
 /// A gateway that missed something is told everything, and then goes on from there.
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_gateway_that_asks_is_sent_the_whole() {
     let running = running();
     let (events, mut routes) =
         running.handle.attach_gateway(WorkerId::new("g").expect("a name"), None).await.expect("it attaches");
     let first = routes.recv().await.expect("the whole");
     assert_eq!((first.seq, first.base), (1, None));
+    let began = tokio::time::Instant::now();
     running.handle.apply(apply("iris", "")).await.expect("applied");
+    assert!(began.elapsed() > Duration::from_secs(1), "it has confirmed nothing yet, and is waited for");
+    let began = tokio::time::Instant::now();
+    running.handle.apply(apply("rose", "")).await.expect("applied");
+    assert!(began.elapsed() < Duration::from_secs(1), "and not by each write");
     let mut last = first.seq;
     while let Ok(change) = routes.try_recv() {
         assert_eq!(change.base, Some(last), "each builds on the one before");
@@ -204,11 +209,24 @@ async fn a_gateway_that_asks_is_sent_the_whole() {
 /// An acknowledged write is visible to the next request: the call waits until the gateway routes by it.
 #[tokio::test(start_paused = true)]
 async fn a_write_returns_when_requests_are_routed_by_it() {
+    writes_wait(true).await;
+}
+
+/// After a change of leaders each gateway is one that has just come.
+#[tokio::test(start_paused = true)]
+async fn a_write_waits_for_a_gateway_that_has_just_come() {
+    writes_wait(false).await;
+}
+
+/// Declares and deletes a deployment beside a gateway, which has put its first routes in force or has not.
+async fn writes_wait(confirmed: bool) {
     let running = running();
     let (events, mut routes) =
         running.handle.attach_gateway(WorkerId::new("g").expect("a name"), None).await.expect("it attaches");
     let whole = routes.recv().await.expect("the whole");
-    events.send(GatewayEvent::Applied(whole.seq)).await.expect("it listens");
+    if confirmed {
+        events.send(GatewayEvent::Applied(whole.seq)).await.expect("it listens");
+    }
     let began = tokio::time::Instant::now();
     for declared in [true, false] {
         let mut writing = Box::pin(async {
@@ -236,7 +254,7 @@ async fn a_write_returns_when_requests_are_routed_by_it() {
         events.send(GatewayEvent::Applied(seq)).await.expect("it listens");
         writing.await;
     }
-    assert!(began.elapsed() < std::time::Duration::from_secs(1), "it did not give up waiting");
+    assert!(began.elapsed() < Duration::from_secs(1), "it did not give up waiting");
     running.stop().await;
 }
 

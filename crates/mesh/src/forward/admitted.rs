@@ -23,7 +23,7 @@ use crate::{
     },
     forward::{
         buffered::{BufferedResponse, Failure},
-        context::RequestContext,
+        context::{Purpose, RequestContext},
         head::Head,
         retry_state::RetryState,
         run::Codec,
@@ -53,8 +53,7 @@ pub(crate) struct Call<'a> {
     pub(crate) protocol: Protocol,
     /// The longest that the caller waits, if the head says so.
     pub(crate) timeout: Option<Duration>,
-    /// The model answers by itself: without a timeout the call may last as long as any.
-    pub(crate) exchange: bool,
+    pub(crate) purpose: Purpose,
 }
 
 /// A request that was let in. Dropping it accounts for it.
@@ -208,7 +207,7 @@ impl AdmittedRequest<'_> {
     /// Records the time that the model took, from `began` to `now`.
     fn ran(&self, began: Instant, now: Instant) {
         // How long the answer of a stream takes to begin says nothing of the model's queue.
-        if self.counted && !self.context.exchange {
+        if self.counted && self.context.purpose == Purpose::Infer {
             let (entry, accounts) = (&self.context.entry, &self.context.stack.accounts);
             let (hot, max_wait) = (entry.hot(), entry.route().terms.limits.max_wait);
             let in_flight = hot.usage.in_flight.load(Relaxed);
@@ -404,7 +403,10 @@ impl Stack {
             if let Some(max) = route.bound().filter(|max| entry.hot().usage.in_flight.load(Relaxed) >= *max) {
                 return Err(full(&entry, max));
             }
-            let otherwise = if call.exchange { self.limits.deadline } else { route.terms.timeout };
+            let otherwise = match call.purpose {
+                Purpose::Exchange => self.limits.deadline,
+                Purpose::Infer | Purpose::Describe => route.terms.timeout,
+            };
             let timeout = call.timeout.map_or(otherwise, |timeout| timeout.min(self.limits.deadline));
             let (hot, own) = (entry.hot(), holder.inside.held());
             hot.pressure.check(&entry.name, hot.usage.in_flight.load(Relaxed), own, timeout)?;
@@ -419,8 +421,7 @@ impl Stack {
                     version: call.version,
                     key: via.as_ref().and_then(|via| via.key),
                     deadline: started + timeout,
-                    exchange: call.exchange,
-                    describes: false,
+                    purpose: call.purpose,
                 },
                 protocol: call.protocol,
                 started,

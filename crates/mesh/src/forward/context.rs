@@ -26,16 +26,25 @@ pub(crate) struct RequestContext<'a> {
     /// Requests of an alias with the same key keep to one revision.
     pub(crate) key: Option<u64>,
     pub(crate) deadline: Instant,
-    /// The model answers by itself, perhaps with a stream: nobody knows when the head of its answer is late.
-    pub(crate) exchange: bool,
-    /// True for a question about the model, which runs nothing.
-    pub(crate) describes: bool,
+    pub(crate) purpose: Purpose,
+}
+
+/// The use of the model that a request asks for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Purpose {
+    /// An inference that the gateway decodes.
+    Infer,
+    /// A call that the model answers by itself, perhaps with a stream: nobody knows when the head of its answer is late, and
+    /// without a timeout it may last as long as any.
+    Exchange,
+    /// A question about the model, which runs nothing.
+    Describe,
 }
 
 impl RequestContext<'_> {
     /// True if a request that may have arrived may be sent again.
     pub(crate) fn is_idempotent(&self) -> bool {
-        self.describes || self.entry.route().terms.idempotent
+        self.purpose == Purpose::Describe || self.entry.route().terms.idempotent
     }
 
     /// True if a request that failed on the own replica of `here` goes on elsewhere: another node holds the revision,
@@ -70,7 +79,10 @@ impl RequestContext<'_> {
 
     /// Until when a replica is waited for: a call that may last long does not wait long for its beginning.
     pub(crate) fn latest_start(&self) -> Instant {
-        if self.exchange { self.deadline.min(Instant::now() + self.entry.route().terms.timeout) } else { self.deadline }
+        match self.purpose {
+            Purpose::Exchange => self.deadline.min(Instant::now() + self.entry.route().terms.timeout),
+            Purpose::Infer | Purpose::Describe => self.deadline,
+        }
     }
 
     /// The request for a replica, now or once there is one.

@@ -14,7 +14,7 @@ use crate::{
     forward::{
         admitted::ForwardedAnswer,
         buffered::{BufferedResponse, Failure},
-        context::RequestContext,
+        context::{Purpose, RequestContext},
         head::Head,
         retry_state::RetryState,
         run::{Codec, CodecAnswer, run},
@@ -96,7 +96,7 @@ impl Stack {
         version: Option<&'a str>,
         deadline: Instant,
     ) -> RequestContext<'a> {
-        RequestContext { stack: self, entry, holder, version, key: None, deadline, exchange: false, describes: true }
+        RequestContext { stack: self, entry, holder, version, key: None, deadline, purpose: Purpose::Describe }
     }
 
     /// The head of this request, for another node.

@@ -31,7 +31,7 @@ use crate::{
     },
     forward::{
         buffered::{BufferedResponse, Failure},
-        context::RequestContext,
+        context::{Purpose, RequestContext},
         head::Head,
         patience,
         send::{SendError, Wait, send},
@@ -213,7 +213,7 @@ impl RetryState {
     ) -> Wait<impl FnOnce() -> bool> {
         let clock = forwarding.remotes.clock();
         let left = context.deadline.saturating_duration_since(now);
-        let patience = (context.is_idempotent() && !context.exchange)
+        let patience = (context.is_idempotent() && context.purpose != Purpose::Exchange)
             .then(|| patience::of(there.endpoints.expected(clock.at(now)), left))
             .flatten();
         let leaves = move || {

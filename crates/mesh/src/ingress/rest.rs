@@ -35,6 +35,7 @@ use crate::{
     deployment::LoadedReplica,
     forward::{
         admitted::Call,
+        context::Purpose,
         describe::DescriptionSource,
         run::{Codec, run},
         runner::Runner as _,
@@ -441,7 +442,7 @@ async fn ask<C: Codec<Answer = Response<ReplyBody>>>(
         let (bytes, field) = field::read(stack, head, body, &path).await?;
         (whole, caller.field) = (Some(bytes), field);
     }
-    let call = Call { model, version, caller, protocol: Protocol::Rest, timeout, exchange: false };
+    let call = Call { model, version, caller, protocol: Protocol::Rest, timeout, purpose: Purpose::Infer };
     let mut admitted = stack.admit(call)?;
     let coding = infer::coding(&head.headers).map_err(|error| ErrorResponse::wrong_encoding(admitted.failed(error)))?;
     let mut upload = match (whole, body.take()) {

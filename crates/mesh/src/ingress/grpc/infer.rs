@@ -29,6 +29,7 @@ use crate::{
     forward::{
         admitted::{Call, ForwardedAnswer},
         buffered::Failure,
+        context::Purpose,
         head::Head,
         run::{Codec, CodecAnswer, run},
         runner::{LocalOutcome, Runner},
@@ -208,7 +209,7 @@ async fn answered(
         caller: Caller { field: sticky_field(stack, model, &message), ..Caller::of(&head) },
         protocol: Protocol::Grpc,
         timeout: wait,
-        exchange: false,
+        purpose: Purpose::Infer,
     };
     let mut admitted = stack.admit(call).map_err(status)?;
     let mut upload = Upload::whole(body, admitted.bounds());
@@ -260,7 +261,7 @@ async fn begun(
         caller: Caller { field: sticky_field(stack, model, leading), ..Caller::of(&head) },
         protocol: Protocol::Grpc,
         timeout: wait,
-        exchange: false,
+        purpose: Purpose::Infer,
     };
     let mut admitted = stack.admit(call).map_err(status)?;
     let mut upload = Upload::begun(first, incoming, admitted.bounds().framed());

@@ -18,6 +18,7 @@ use crate::{
     forward::{
         admitted::Call,
         buffered::Failure,
+        context::Purpose,
         head::{Head, PATH},
         run::{Codec, run},
         runner::{LocalOutcome, Runner},
@@ -102,7 +103,7 @@ async fn answered(stack: &Stack, head: Parts, incoming: Incoming) -> Result<Resp
     let version = model_name::version_of_metadata(&head.headers).map_err(status)?;
     let model = NameKey { namespace: namespace(&head.headers), name: model };
     let caller = Caller::of(&head);
-    let call = Call { model, version, caller, protocol: Protocol::Grpc, timeout, exchange: true };
+    let call = Call { model, version, caller, protocol: Protocol::Grpc, timeout, purpose: Purpose::Exchange };
     let mut admitted = stack.admit(call).map_err(status)?;
     let mut codec = OpaqueCall { head: Arc::clone(&head) };
     Ok(run(&mut admitted, &mut codec, &mut upload).await?)

@@ -16,7 +16,7 @@ use tonic::{Code, Status};
 use super::{infer::well, model_call, opaque::OpaqueCall, status, timeout};
 use crate::{
     body::{reply::ReplyBody, upload::Upload},
-    forward::{admitted::Call, run::run},
+    forward::{admitted::Call, context::Purpose, run::run},
     ingress::namespace,
     metrics::Protocol,
     stack::Stack,
@@ -95,7 +95,7 @@ async fn one(stack: &Stack, head: &Arc<Parts>, model: &str, body: Bytes) -> Resu
     let model = NameKey { namespace: namespace(&head.headers), name: model };
     let timeout = timeout(&head.headers).map_err(status)?;
     let caller = Caller::of(head);
-    let call = Call { model, version: None, caller, protocol: Protocol::Grpc, timeout, exchange: true };
+    let call = Call { model, version: None, caller, protocol: Protocol::Grpc, timeout, purpose: Purpose::Exchange };
     let mut admitted = stack.admit(call).map_err(status)?;
     let mut upload = Upload::whole(body, admitted.bounds());
     let response = run(&mut admitted, &mut OpaqueCall { head: Arc::clone(head) }, &mut upload).await?;

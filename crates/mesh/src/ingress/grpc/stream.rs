@@ -40,7 +40,7 @@ use crate::{
         reply::{Messages, ReplyBody},
         upload::Upload,
     },
-    forward::{admitted::Call, run::run},
+    forward::{admitted::Call, context::Purpose, run::run},
     ingress::{
         error_response::{ErrorResponse, panicked},
         namespace, rest,
@@ -176,7 +176,7 @@ async fn infer(stack: &Stack, request: Message, context: &StreamContext) -> Resu
         caller: Caller { field: sticky_field(stack, model, &request.message), ..Caller::of(&context.head) },
         protocol: Protocol::Grpc,
         timeout: context.timeouts.now(),
-        exchange: false,
+        purpose: Purpose::Infer,
     };
     let asks_last = names.asks_last;
     let mut admitted = stack.admit(call).map_err(status)?;
