@@ -44,8 +44,8 @@ const EVENTS: usize = 256;
 /// them waits a little longer.
 const UNAPPLIED: usize = 64;
 
-/// Time that a gateway has to put its first routes in force while writes wait for it: as long as a write waits.
-const FIRST_WITHIN: Duration = Duration::from_secs(2);
+/// Time that a gateway may confirm nothing while writes wait for it: as long as a write waits.
+const CONFIRMED_WITHIN: Duration = Duration::from_secs(2);
 
 /// Number of a worker's connection: a worker may connect again before the loss of the old one is noticed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -111,18 +111,20 @@ struct Gateway {
     mailbox: Mailbox<RouteChange>,
     /// Numbers what this gateway is sent, without gaps.
     seq: u64,
-    /// Time at which it was sent all routes: before that, changes mean nothing to it.
-    welcomed: Option<Instant>,
+    /// True once it has been sent all routes: before that, changes mean nothing to it.
+    welcomed: bool,
     /// Last change that it has confirmed; 0 before the first.
     applied: u64,
+    /// Time since which it has confirmed nothing more; `None` if it has confirmed all that it was sent.
+    behind: Option<Instant>,
 }
 
 impl Gateway {
-    /// True if a write waits for it. One that was just sent all routes counts, too: after a change of leaders that is every
-    /// gateway, and each of them serves meanwhile, by the routes of the last leader. One that does not confirm them does not
-    /// delay every write.
+    /// True if writes wait for it. One that was just sent all routes counts, too: after a change of leaders that is every
+    /// gateway, and each of them serves meanwhile, by the routes of the last leader. One that hangs does not delay every
+    /// write.
     fn is_awaited(&self, now: Instant) -> bool {
-        self.welcomed.is_some_and(|welcomed| self.applied > 0 || now - welcomed < FIRST_WITHIN)
+        self.welcomed && self.behind.is_none_or(|since| now - since < CONFIRMED_WITHIN)
     }
 }
 
@@ -214,7 +216,7 @@ impl Connections {
             Some((ConnectionEvent::GatewayEvent(id, event), events))
         });
         self.incoming.push(incoming.boxed());
-        self.gateways.insert(id, Gateway { mailbox, seq: 0, welcomed: None, applied: 0 });
+        self.gateways.insert(id, Gateway { mailbox, seq: 0, welcomed: false, applied: 0, behind: None });
         (id, (events_sender, receiver))
     }
 
@@ -260,12 +262,11 @@ impl Connections {
 
     fn send_routes_to(&mut self, id: GatewayId, change: RouteChange) {
         let Some(gateway) = self.gateways.get_mut(&id) else { return };
-        if change.base.is_none() {
-            gateway.welcomed.get_or_insert_with(Instant::now);
-        }
-        if gateway.welcomed.is_none() {
+        gateway.welcomed |= change.base.is_none();
+        if !gateway.welcomed {
             return;
         }
+        gateway.behind.get_or_insert_with(Instant::now);
         let base = change.base.map(|_| gateway.seq);
         gateway.seq += 1;
         if gateway.mailbox.post(RouteChange { seq: gateway.seq, base, ..change }) == Posted::AwaitRoom {
@@ -351,14 +352,16 @@ impl Connections {
     pub(super) fn applied(&mut self, id: GatewayId, seq: u64) -> Option<Rev> {
         let gateway = self.gateways.get_mut(&id)?;
         gateway.applied = seq.min(gateway.seq);
+        gateway.behind = (gateway.applied < gateway.seq).then(Instant::now);
         self.settled()
     }
 
     fn settled(&mut self) -> Option<Rev> {
-        let mut settled = None;
+        let (mut settled, now) = (None, Instant::now());
         while let Some((rev, wanted)) = self.unapplied.front() {
-            let waits =
-                |(id, seq): (&GatewayId, &u64)| self.gateways.get(id).is_some_and(|gateway| gateway.applied < *seq);
+            let waits = |(id, seq): (&GatewayId, &u64)| {
+                self.gateways.get(id).is_some_and(|gateway| gateway.applied < *seq && gateway.is_awaited(now))
+            };
             if wanted.iter().any(waits) {
                 break;
             }

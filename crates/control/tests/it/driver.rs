@@ -186,7 +186,7 @@ async fn a_gateway_that_asks_is_sent_the_whole() {
     assert_eq!((first.seq, first.base), (1, None));
     let began = tokio::time::Instant::now();
     running.handle.apply(apply("iris", "")).await.expect("applied");
-    assert!(began.elapsed() > Duration::from_secs(1), "it has confirmed nothing yet, and is waited for");
+    assert!(began.elapsed() > Duration::from_secs(1), "it confirms nothing, and is waited for");
     let began = tokio::time::Instant::now();
     running.handle.apply(apply("rose", "")).await.expect("applied");
     assert!(began.elapsed() < Duration::from_secs(1), "and not by each write");
