@@ -28,6 +28,7 @@ pub(crate) enum Request {
 }
 
 /// Figures of a load.
+#[derive(Clone, Copy)]
 pub(crate) struct Figures {
     pub(crate) per_second: f64,
     pub(crate) p50: Duration,

@@ -8,6 +8,7 @@
 
 mod auth;
 mod cluster;
+mod cores;
 mod density;
 mod echo;
 mod engine;
@@ -132,8 +133,7 @@ fn main() -> Result<()> {
     let mut page = page::Page::new()?;
     if wants("throughput") {
         let engine = engine::measure()?;
-        let rows = load.block_on(throughput::measure(&arguments))?;
-        page.throughput(&rows, &engine);
+        page.throughput(&load.block_on(throughput::measure(&arguments))?, &engine);
     }
     if wants("memory") {
         page.memory(&load.block_on(memory::measure(&arguments))?);

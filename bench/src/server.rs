@@ -118,6 +118,11 @@ impl Server {
         }
     }
 
+    /// The number of its process.
+    pub(crate) fn id(&self) -> u32 {
+        self.process.id()
+    }
+
     /// The folder of its files.
     pub(crate) fn files(&self) -> &Path {
         &self.files

@@ -4,6 +4,7 @@ use anyhow::Result;
 
 use crate::{
     Arguments,
+    cores::SeparateCores,
     load::{self, Figures, Request},
     payload::{CNN, Model, TABULAR},
     server::Server,
@@ -19,11 +20,19 @@ pub(crate) struct Row {
     pub(crate) figures: Result<Figures, String>,
 }
 
+/// All lines.
+pub(crate) struct Throughput {
+    /// Of servers that share the cores with the load generator.
+    pub(crate) rows: Vec<Row>,
+    /// Of bare echo servers and Berth with many callers, where the load generator has a core of its own.
+    pub(crate) separate: Vec<Row>,
+}
+
 pub(crate) const CONCURRENCIES: [usize; 3] = [1, 8, 64];
 
 /// Every protocol and concurrency is measured on all servers before the next one, so that a slow minute of the machine
 /// hits all of them. All servers are up all the time; those not under load are idle.
-pub(crate) async fn measure(arguments: &Arguments) -> Result<Vec<Row>> {
+pub(crate) async fn measure(arguments: &Arguments) -> Result<Throughput> {
     let mut servers = vec![
         Server::echo("echo-http").await?,
         Server::echo("echo-grpc").await?,
@@ -44,8 +53,7 @@ pub(crate) async fn measure(arguments: &Arguments) -> Result<Vec<Row>> {
     for model in [&TABULAR, &CNN] {
         for protocol in ["REST-JSON", "REST-binary", "gRPC"] {
             for concurrency in CONCURRENCIES {
-                let told = [model.name, protocol, &concurrency.to_string()];
-                if !arguments.only.iter().all(|wanted| told.contains(&wanted.as_str())) {
+                if !is_wanted(arguments, model, protocol, concurrency) {
                     continue;
                 }
                 for server in &servers {
@@ -55,6 +63,31 @@ pub(crate) async fn measure(arguments: &Arguments) -> Result<Vec<Row>> {
                         rows.push(Row { model: model.name, protocol, concurrency, server: server.name, figures });
                     }
                 }
+            }
+        }
+    }
+    Ok(Throughput { rows, separate: separate(arguments, &servers).await? })
+}
+
+fn is_wanted(arguments: &Arguments, model: &Model, protocol: &str, concurrency: usize) -> bool {
+    let told = [model.name, protocol, &concurrency.to_string()];
+    arguments.only.iter().all(|wanted| told.contains(&wanted.as_str()))
+}
+
+async fn separate(arguments: &Arguments, servers: &[Server]) -> Result<Vec<Row>> {
+    let (mut rows, concurrency) = (Vec::new(), CONCURRENCIES[2]);
+    for protocol in ["REST-JSON", "gRPC"] {
+        for server in
+            servers.iter().filter(|server| ["axum echo", "tonic echo", "Berth", "beside"].contains(&server.name))
+        {
+            if !is_wanted(arguments, &TABULAR, protocol, concurrency) {
+                continue;
+            }
+            let Some(_cores) = SeparateCores::of(server)? else { return Ok(rows) };
+            if let Some(figures) = one(arguments, server, &TABULAR, protocol, concurrency).await {
+                let told = figures.as_ref().map_or_else(|_| "failed".to_owned(), Figures::to_string);
+                eprintln!("own core     {protocol:11} c={concurrency:<2} {:10} {told}", server.name);
+                rows.push(Row { model: TABULAR.name, protocol, concurrency, server: server.name, figures });
             }
         }
     }
