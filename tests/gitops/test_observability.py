@@ -133,6 +133,8 @@ def test_every_event_and_every_metric_of_the_document(world):
         until(f"an answer through {node.name}", lambda: node.ask("/v1/doubler", {"x": 1})[0] == 200)
         assert node.ask("/v1/doubler", {"x": "many"})[0] == 422
     until("the actual state", world.actual)
+    # It is seen in the registry before the controller has heard that its push has arrived.
+    until("its count", lambda: any("berth_write_back_commits_total{" in scrape(node) for node in world.fleet.nodes))
     lead = until("a leader", world.fleet.leader)
     # One that led before has told of what happened then.
     led = [node.name for node in world.fleet.nodes if node.events("term_began")]
