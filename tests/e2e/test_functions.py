@@ -24,7 +24,7 @@ from harness.azure import Azure, Site
 from harness.examples import EXAMPLES
 from harness.functions import BUILD, WORDS, Etcd, archive, archive_of, ask, at_endpoint, function
 from harness.npm import installed
-from harness.ports import free_port
+from harness.ports import free_port, listens
 from harness.processes import BERTH, Process
 from harness.server import Berth
 from harness.waiting import PATIENCE, until
@@ -304,6 +304,28 @@ def test_restarts_and_compaction_neither_lose_nor_repeat(functions, etcd, tmp_pa
     build = etcd.status("a")["build"]
     etcd.put(function("a", uri, 3) | {"status": {"phase": "Pending", "observedGeneration": 0}})
     assert etcd.settled("a", "Succeeded", 3)["build"] == build
+
+
+@pytest.mark.timeout(600)
+def test_a_version_after_a_restart_leaves_the_one_that_serves_alone(berth, etcd, tmp_path):
+    """In a container each process has the number of the one before."""
+    berth.command = lambda *command: ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc", "--", *command]
+    arguments = ("--source", f"etcd={etcd.client}", "--function-target", "local")
+    berth.start(*arguments)
+    etcd.put(function("f", archive(tmp_path, "1.zip", {"handler.py": WORDS % 1})))
+    etcd.settled("f", "Succeeded", 1)
+
+    def restart():
+        berth.kill()
+        until("the process to end with the one that started it", lambda: not listens(int(berth.api.split(":")[1])))
+        berth.start(*arguments)
+
+    restart()
+    etcd.put(function("f", archive(tmp_path, "2.zip", {"handler.py": WORDS % 2}), 2))
+    etcd.settled("f", "Succeeded", 2)
+    assert ask(berth, "f", {"text": "x"}) == (200, {"version": 2, "words": 1})
+    restart()
+    assert ask(berth, "f", {"text": "x"}) == (200, {"version": 2, "words": 1})
 
 
 @pytest.mark.timeout(600)

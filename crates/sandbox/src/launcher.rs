@@ -1,7 +1,7 @@
 //! The launcher from outside: found once, then asked for a command per process.
 
 use std::{
-    ffi::OsStr,
+    hash::{BuildHasher as _, RandomState},
     io,
     path::{Path, PathBuf},
     process::{Command, Stdio},
@@ -131,10 +131,9 @@ struct Trial(PathBuf);
 
 impl Trial {
     fn new() -> io::Result<Self> {
-        use std::sync::atomic::{AtomicU64, Ordering};
-        static NEXT: AtomicU64 = AtomicU64::new(0);
-        let name = format!("berth-sandbox-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
-        let folder = std::env::temp_dir().join(OsStr::new(&name));
+        // The number is random: one of this process may be in use already, by what an earlier process with the same number left behind.
+        let name = format!("berth-sandbox-{:016x}", RandomState::new().hash_one(0));
+        let folder = std::env::temp_dir().join(name);
         fs_err::create_dir(&folder)?;
         Ok(Self(folder))
     }
@@ -142,7 +141,26 @@ impl Trial {
 
 impl Drop for Trial {
     fn drop(&mut self) {
-        // Nothing is in it.
-        let _ = std::fs::remove_dir(&self.0);
+        // An instrumented build leaves its profile in it. What cannot be removed costs disk, nothing else.
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_trial_has_a_folder_of_its_own_and_leaves_nothing() {
+        let forgotten = Trial::new().expect("a folder");
+        let trial = Trial::new().expect("another");
+        assert_ne!(forgotten.0, trial.0);
+        let process = std::process::id().to_string();
+        let names = |trial: &Trial| trial.0.to_string_lossy().split('-').any(|part| part == process);
+        assert!(!names(&forgotten) && !names(&trial), "a later process may have the same number");
+        let folder = trial.0.clone();
+        fs_err::write(folder.join("default.profraw"), "what a build with counters leaves").expect("written");
+        drop(trial);
+        assert!(!folder.exists());
     }
 }

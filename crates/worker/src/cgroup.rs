@@ -8,8 +8,8 @@
 mod maker;
 
 use std::{
+    hash::{BuildHasher as _, RandomState},
     path::{Path, PathBuf},
-    sync::atomic::{AtomicU64, Ordering},
 };
 
 use berth_spec::ByteSize;
@@ -150,8 +150,8 @@ impl Cgroup {
     #[must_use]
     pub fn raise(parents: &CgroupParents, limits: Limits) -> (Self, Option<String>) {
         let Limits { memory, cpus, processes } = limits;
-        static NEXT: AtomicU64 = AtomicU64::new(0);
-        let name = Maker::this().name(NEXT.fetch_add(1, Ordering::Relaxed));
+        // The number is random: groups of a process that was killed, and had the number of this one, may be there still.
+        let name = Maker::this().name(RandomState::new().hash_one(0));
         let mut cgroup = Self { memory: None, groups: Vec::new(), limit: memory };
         let quota = cpus.map(|cpus| (f64::from(cpus) * PERIOD as f64) as u64).map(|quota| quota.max(1_000));
         let mut made = |parent: &Path, limits: &[(&str, Option<String>)]| -> Result<PathBuf, String> {

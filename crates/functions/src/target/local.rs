@@ -72,8 +72,6 @@ pub struct LocalTarget {
     routes: ArcSwap<BTreeMap<String, Arc<Version>>>,
     /// Held while routes are replaced.
     changing: Mutex<()>,
-    /// Versions deployed since the start: each has a folder of its own.
-    next: std::sync::atomic::AtomicU64,
 }
 
 impl LocalTarget {
@@ -99,7 +97,6 @@ impl LocalTarget {
             },
             routes: ArcSwap::default(),
             changing: Mutex::default(),
-            next: std::sync::atomic::AtomicU64::new(0),
         };
         instance::clear_left_behind();
         target.restore()?;
@@ -218,8 +215,9 @@ impl LocalTarget {
             limits: task.spec.limits.clone(),
             revision: Some(revision(task, artifact, now().to_string())),
         };
-        let number = self.next.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-        let folder = self.root.join(format!("{}-{}-{number}", record.manifest.name, std::process::id()));
+        // Folders outlive this process. In a container the next one has the same number, and counts from the start: a random name is
+        // taken by no version that serves.
+        let folder = self.root.join(format!("{}-{:016x}", record.manifest.name, rand::random::<u64>()));
         let half = Half(Some(folder.clone()));
         let zip = self.artifacts.path(&artifact.digest).filter(|path| path.is_file());
         let zip = zip.ok_or_else(ArtifactStore::gone)?;

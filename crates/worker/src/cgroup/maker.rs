@@ -26,7 +26,7 @@ impl Maker {
         Self { namespace, process }
     }
 
-    /// The name of its nth group.
+    /// The name of the group with this number.
     pub(super) fn name(self, number: u64) -> String {
         format!("{GROUP_PREFIX}{}-{}-{number}", self.namespace, self.process)
     }

@@ -10,7 +10,6 @@ use std::{
 use berth_sandbox::Launcher;
 use berth_spec::{ByteSize, card::estimator::PYTHON, format::ONNX_ENGINE_REMEDY};
 use berth_worker::{capacity::Capacity, gpu::Gpus, prepare, runtime};
-use fs_err as fs;
 use tokio::{process::Command, time::timeout};
 
 use super::{Check, DoctorArgs, Verdict};
@@ -64,9 +63,8 @@ fn data(folder: &Path) -> Check {
     // One that is not there yet is made by the server: the nearest folder above must let it.
     let there = folder.ancestors().find(|above| above.is_dir()).unwrap_or(Path::new("."));
     let there = if there.as_os_str().is_empty() { Path::new(".") } else { there };
-    let probe = there.join(format!(".berth-doctor-{}", std::process::id()));
-    let written = fs::write(&probe, b"").and_then(|()| fs::remove_file(&probe));
-    if let Err(error) = written {
+    let probe = tempfile::Builder::new().prefix(".berth-doctor-").tempfile_in(there);
+    if let Err(error) = probe.and_then(tempfile::NamedTempFile::close) {
         let remedy = "name a folder of yours with --data DIR, or change its owner";
         return Check::lacks(NAME, Verdict::Missing, error.to_string(), remedy);
     }
