@@ -30,6 +30,7 @@ mod serve;
 mod settings;
 mod telemetry;
 mod terminal;
+mod time_slice;
 mod up;
 
 use std::{io::Write, process::ExitCode};

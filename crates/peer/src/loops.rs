@@ -11,6 +11,8 @@
 //! that come, the request, the line that it goes over and the answer are seen by one thread. The price: a connection is
 //! never moved, so what computes for long belongs elsewhere.
 
+mod core_sharing;
+
 use std::{
     cell::Cell,
     future::Future,
@@ -66,10 +68,19 @@ impl EventLoops {
     /// # Errors
     /// The system gives no more threads or file descriptors.
     pub fn start(count: Option<usize>) -> io::Result<Self> {
+        Self::start_with(count, || {})
+    }
+
+    /// The same; each thread calls `prepare` first.
+    ///
+    /// # Errors
+    /// As of [`start`](Self::start).
+    pub fn start_with(count: Option<usize>, prepare: fn()) -> io::Result<Self> {
         let count = count.or_else(|| thread::available_parallelism().ok().map(usize::from)).unwrap_or(1).max(1);
         let ends = CancellationToken::new();
         let guard = ends.clone().drop_guard();
-        let loops = (0..count).map(|index| EventLoop::start(index, ends.clone())).collect::<io::Result<_>>()?;
+        let loops =
+            (0..count).map(|index| EventLoop::start(index, prepare, ends.clone())).collect::<io::Result<_>>()?;
         Ok(Self(Arc::new(Inner { loops, _ends: guard })))
     }
 
@@ -97,12 +108,14 @@ impl EventLoops {
 }
 
 impl EventLoop {
-    fn start(index: usize, ends: CancellationToken) -> io::Result<Self> {
-        let runtime =
-            runtime::Builder::new_current_thread().enable_all().max_blocking_threads(BLOCKING_THREADS).build()?;
+    fn start(index: usize, prepare: fn(), ends: CancellationToken) -> io::Result<Self> {
+        let mut runtime = runtime::Builder::new_current_thread();
+        runtime.on_thread_park(core_sharing::before_wait).on_thread_unpark(core_sharing::after_wait);
+        let runtime = runtime.enable_all().max_blocking_threads(BLOCKING_THREADS).build()?;
         let handle = runtime.handle().clone();
         thread::Builder::new().name(format!("berth-loop-{index}")).spawn(move || {
             HERE.set(Some(index));
+            prepare();
             runtime.block_on(ends.cancelled());
             runtime.shutdown_background();
         })?;
