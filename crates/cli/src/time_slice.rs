@@ -1,26 +1,38 @@
-//! Time slices of threads that serve requests: shorter than the kernel's.
-#![expect(unsafe_code, reason = "no crate wraps sched_setattr")]
+//! Time slices of the threads that serve requests: shorter than those of others.
+#![expect(
+    unsafe_code,
+    reason = "no crate wraps sched_setattr, and clock_getres only with features that nothing else needs"
+)]
 
 use std::{io, time::Duration};
 
-/// The time for which a thread has its core before others have their turn; the kernel takes no less. A thread that yields gives away the rest
-/// of its slice, and by default, of 1.4 ms and more, would have its core back as much later.
+use berth_peer::LoopThreads;
+
+/// The least that the kernel takes. A thread that yields puts itself off by its slice, which is 0.7 ms and more by default.
 const SLICE: Duration = Duration::from_micros(100);
 
-/// Shortens the slice of the calling thread. Kernels before 6.12 have one slice for all threads, and change nothing.
-pub(crate) fn shorten() {
-    if let Err(error) = set() {
-        tracing::debug!(event = "time_slice_not_set", %error, "this thread has the slices of others");
+/// The tick of most kernels, where this one does not say.
+const COMMON_TICK: Duration = Duration::from_millis(4);
+
+/// Threads whose event loops have short slices, and whose other threads have those of the kernel.
+pub(crate) fn loop_threads() -> LoopThreads {
+    LoopThreads { prepare_loop: || try_set(SLICE), prepare_pool: || try_set(Duration::ZERO), tick: tick() }
+}
+
+/// Changes the slice of the calling thread; zero: as by default. Kernels before 6.12 have one slice for all threads, and change nothing.
+fn try_set(slice: Duration) {
+    if let Err(error) = set(slice) {
+        tracing::debug!(event = "time_slice_not_set", %error, "this thread has the time slice of others");
     }
 }
 
-fn set() -> io::Result<()> {
+fn set(slice: Duration) -> io::Result<()> {
     // Priority and policy stay as whoever started the process has set them.
     let mut attributes = get()?;
     if !matches!(attributes.sched_policy as i32, libc::SCHED_OTHER | libc::SCHED_BATCH) {
         return Ok(());
     }
-    attributes.sched_runtime = SLICE.as_nanos() as u64;
+    attributes.sched_runtime = slice.as_nanos() as u64;
     // SAFETY: the pointer is to attributes that live through the call, and which begin with their size.
     done(unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw const attributes, 0) })
 }
@@ -43,6 +55,15 @@ fn get() -> io::Result<libc::sched_attr> {
     Ok(attributes)
 }
 
+/// The time between two ticks of the kernel, by which its coarse clock goes.
+fn tick() -> Duration {
+    let mut found = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the kernel writes to the value that the pointer is to.
+    let code = unsafe { libc::clock_getres(libc::CLOCK_MONOTONIC_COARSE, &raw mut found) };
+    let tick = Duration::from_nanos(u64::try_from(found.tv_nsec).unwrap_or_default());
+    if code == 0 && !tick.is_zero() { tick } else { COMMON_TICK }
+}
+
 fn done(code: libc::c_long) -> io::Result<()> {
     if code == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
@@ -52,12 +73,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_slice_is_short_and_the_rest_stays() {
+    fn a_slice_is_short_and_default_again_and_the_rest_stays() {
         let before = get().expect("attributes");
-        set().expect("set");
-        let after = get().expect("attributes");
-        assert_eq!((after.sched_policy, after.sched_nice), (before.sched_policy, before.sched_nice));
-        // Older kernels say nothing of slices.
-        assert!([before.sched_runtime, SLICE.as_nanos() as u64].contains(&after.sched_runtime));
+        let after = |slice| {
+            set(slice).expect("set");
+            let after = get().expect("attributes");
+            assert_eq!((after.sched_policy, after.sched_nice), (before.sched_policy, before.sched_nice));
+            after.sched_runtime
+        };
+        // Kernels before 6.12 say zero.
+        let has_slices = before.sched_runtime > 0;
+        assert_eq!(after(SLICE), if has_slices { SLICE.as_nanos() as u64 } else { 0 });
+        assert_eq!(after(Duration::ZERO), before.sched_runtime);
+    }
+
+    #[test]
+    fn a_tick_is_one_to_ten_milliseconds() {
+        assert!((Duration::from_millis(1)..=Duration::from_millis(10)).contains(&tick()), "{:?}", tick());
     }
 }

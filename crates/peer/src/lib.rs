@@ -23,7 +23,7 @@ pub mod tls;
 
 pub use self::{
     listener::{PeerHandler, PeerListener},
-    loops::EventLoops,
+    loops::{EventLoops, LoopThreads},
     members::{Hint, MemberTable, Members, MembersWriter, Tier},
     peer::{Peer, PeerChannel, SendError},
     peers::{LinePolicy, Peers},

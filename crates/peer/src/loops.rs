@@ -22,6 +22,7 @@ use std::{
         atomic::{AtomicUsize, Ordering::Relaxed},
     },
     thread,
+    time::Duration,
 };
 
 use tokio::{net::TcpStream, runtime};
@@ -44,6 +45,23 @@ pub(crate) fn here() -> Option<usize> {
 /// Some event loops. Clones are the same ones; they end with the last clone, and with them what still runs there.
 #[derive(Clone)]
 pub struct EventLoops(Arc<Inner>);
+
+/// Preparation of the threads of event loops.
+#[derive(Debug, Clone, Copy)]
+pub struct LoopThreads {
+    /// Called on the thread of each loop before it serves.
+    pub prepare_loop: fn(),
+    /// Called on each thread that computes for a loop. It begins with the attributes of the loop's thread.
+    pub prepare_pool: fn(),
+    /// Time after which the kernel looks again at who has a core.
+    pub tick: Duration,
+}
+
+impl Default for LoopThreads {
+    fn default() -> Self {
+        Self { prepare_loop: || {}, prepare_pool: || {}, tick: Duration::from_millis(4) }
+    }
+}
 
 struct Inner {
     loops: Box<[EventLoop]>,
@@ -68,19 +86,19 @@ impl EventLoops {
     /// # Errors
     /// The system gives no more threads or file descriptors.
     pub fn start(count: Option<usize>) -> io::Result<Self> {
-        Self::start_with(count, || {})
+        Self::start_with(count, LoopThreads::default())
     }
 
-    /// The same; each thread calls `prepare` first.
+    /// [`start`](Self::start), with threads that are prepared.
     ///
     /// # Errors
-    /// As of [`start`](Self::start).
-    pub fn start_with(count: Option<usize>, prepare: fn()) -> io::Result<Self> {
+    /// The system gives no more threads or file descriptors.
+    pub fn start_with(count: Option<usize>, threads: LoopThreads) -> io::Result<Self> {
         let count = count.or_else(|| thread::available_parallelism().ok().map(usize::from)).unwrap_or(1).max(1);
         let ends = CancellationToken::new();
         let guard = ends.clone().drop_guard();
-        let loops =
-            (0..count).map(|index| EventLoop::start(index, prepare, ends.clone())).collect::<io::Result<_>>()?;
+        let start = |index| EventLoop::start(index, threads, ends.clone());
+        let loops = (0..count).map(start).collect::<io::Result<_>>()?;
         Ok(Self(Arc::new(Inner { loops, _ends: guard })))
     }
 
@@ -108,14 +126,16 @@ impl EventLoops {
 }
 
 impl EventLoop {
-    fn start(index: usize, prepare: fn(), ends: CancellationToken) -> io::Result<Self> {
+    fn start(index: usize, threads: LoopThreads, ends: CancellationToken) -> io::Result<Self> {
         let mut runtime = runtime::Builder::new_current_thread();
+        runtime.on_thread_start(threads.prepare_pool).max_blocking_threads(BLOCKING_THREADS);
         runtime.on_thread_park(core_sharing::before_wait).on_thread_unpark(core_sharing::after_wait);
-        let runtime = runtime.enable_all().max_blocking_threads(BLOCKING_THREADS).build()?;
+        let runtime = runtime.enable_all().build()?;
         let handle = runtime.handle().clone();
         thread::Builder::new().name(format!("berth-loop-{index}")).spawn(move || {
             HERE.set(Some(index));
-            prepare();
+            (threads.prepare_loop)();
+            core_sharing::begin(threads.tick);
             runtime.block_on(ends.cancelled());
             runtime.shutdown_background();
         })?;
@@ -175,5 +195,29 @@ mod tests {
         }
         assert_eq!(seen, [Some(0), Some(1), Some(1)]);
         assert_eq!(here(), None);
+    }
+
+    thread_local! {
+        static PREPARED: Cell<&'static str> = const { Cell::new("no") };
+    }
+
+    #[tokio::test]
+    async fn threads_are_prepared_for_what_they_do() {
+        let threads = LoopThreads {
+            prepare_loop: || PREPARED.set("loop"),
+            prepare_pool: || PREPARED.set("pool"),
+            ..LoopThreads::default()
+        };
+        let loops = EventLoops::start_with(Some(1), threads).expect("threads");
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let _client = TcpStream::connect(listener.local_addr().expect("bound")).await.expect("it listens");
+        let (stream, _) = listener.accept().await.expect("one comes");
+        let (told, mut heard) = mpsc::channel(1);
+        let serve = move |_stream| async move {
+            let pool = tokio::task::spawn_blocking(|| PREPARED.get()).await.expect("no panic");
+            told.send([PREPARED.get(), pool]).await.expect("it listens");
+        };
+        loops.adopt(stream, serve).expect("taken");
+        assert_eq!(heard.recv().await, Some(["loop", "pool"]));
     }
 }

@@ -104,7 +104,7 @@ pub(super) async fn compose(settings: &NodeSettings, telemetry: &Telemetry) -> R
     let local = Arc::new(LocalReplicas::default());
     let worker = settings.roles.worker.then(|| worker(settings, &local, &mut registry)).transpose()?;
     let info = worker.as_ref().map(Worker::info);
-    let loops = EventLoops::start_with(settings.server.threads, time_slice::shorten)
+    let loops = EventLoops::start_with(settings.server.threads, time_slice::loop_threads())
         .map_err(|e| Failure::doing("cannot start the threads that serve requests", e))?;
     let cluster = settings.cluster.as_ref();
     // Before it stands for election: it may not start.

@@ -1,15 +1,17 @@
-//! When a busy loop lets other threads have its core.
+//! Yields of a busy loop: other threads have its core between two turns.
 //!
 //! ```text
 //! turn over ──▶ 100 µs since it last waited or yielded? ──▶ yield ──▶ others had the core
-//!                                                                     ├ for less than 2 ms: a client, another loop
+//!                                                                     ├ for less than half a tick: a client, another loop
 //!                                                                     └ for longer: a thread that computes
-//!                                                                       over 1 in 16 ──▶ no yield for 50 ms to 1.6 s
+//!                                                                       over a sixth of the time ──▶ no yield for 50 ms to 1.6 s
 //! ```
 //! The kernel takes a core from a thread that does not wait only at its next tick, 4 ms at 250 Hz. Where loops and clients are more threads than
 //! there are cores, whoever waits for a tick decides the latency of the slowest percent. A client or another loop that is given the
 //! core soon waits for events, and the loop has its core again. A thread that only computes keeps the core until a tick, so
 //! a loop beside such threads must not yield: it would work only between their ticks.
+//!
+//! A turn is over when no task of the loop is ready. A loop that always has one is overloaded, and does not yield.
 
 use std::{
     cell::Cell,
@@ -19,68 +21,79 @@ use std::{
 /// Time for which a loop keeps its core. Some ten requests: a change of threads costs less than one.
 const TURN: Duration = Duration::from_micros(100);
 
-/// Wait for events after which a loop has shared its core enough. A change to another thread and back takes less.
-const WAITED: Duration = Duration::from_micros(50);
+/// Wait for events that counts as a yield. A change to another thread and back takes less.
+const WAIT: Duration = Duration::from_micros(50);
 
-/// Time without the core of which another loop or a client takes less: half a tick of the kernel.
-const LONG: Duration = Duration::from_millis(2);
+/// Part of the time that long yields may take. Beside clients they take a twentieth, beside threads that compute a quarter to a half.
+const PART: u32 = 6;
 
-/// Time without the core below which nobody wanted it: the cost of the call itself.
-const NOBODY: Duration = Duration::from_micros(3);
+/// Long yields, in ticks, that may come at once.
+const BURST: u32 = 3;
 
-/// Weight of the last yield in the share of long ones: three long ones in a row are over the bound.
-const WEIGHT: f32 = 1.0 / 64.0;
-
-/// The largest share of long yields. Beside clients it is 1 %, beside threads that compute 10 to 60 %.
-const LARGEST_SHARE: f32 = 1.0 / 16.0;
-
-/// The first pause. Each that follows a few yields later is twice as long.
+/// The first pause.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(50);
 
-/// The longest pause. With one long yield after each, threads that compute cost a loop a quarter of a percent.
+/// The longest pause. A burst after each is one percent of the time.
 const LONGEST_PAUSE: Duration = Duration::from_millis(1_600);
 
 thread_local! {
-    static OWN: Cell<CoreSharing> = Cell::new(CoreSharing::since(Instant::now()));
+    static RECORD: Cell<Option<CoreSharing>> = const { Cell::new(None) };
 }
 
-/// A turn of this thread's loop is over, and its answers are written.
+/// Begins the record of the loop that is this thread.
+pub(super) fn begin(tick: Duration) {
+    RECORD.set(Some(CoreSharing::new(tick, Instant::now())));
+}
+
+/// Yields the core if it is time. A turn of this thread's loop is over, and its answers are written.
 pub(super) fn before_wait() {
-    let mut own = OWN.get();
+    let Some(mut record) = RECORD.get() else { return };
     let begun = Instant::now();
-    let mut waits = begun;
-    if own.is_due(begun) {
+    record.waits_since = begun;
+    if record.is_due(begun) {
         std::thread::yield_now();
-        waits = Instant::now();
-        own.yielded(begun, waits);
+        let now = Instant::now();
+        record.waits_since = now;
+        record.yielded(begun, now);
     }
-    own.waits_since = waits;
-    OWN.set(own);
+    RECORD.set(Some(record));
 }
 
-/// The loop has waited for events.
+/// Counts the wait for events that is over.
 pub(super) fn after_wait() {
-    let mut own = OWN.get();
-    own.waited(Instant::now());
-    OWN.set(own);
+    let Some(mut record) = RECORD.get() else { return };
+    record.waited(Instant::now());
+    RECORD.set(Some(record));
 }
 
 /// Record of the yields of one loop.
 #[derive(Debug, Clone, Copy)]
 struct CoreSharing {
-    /// Time at which it last had its core anew.
+    /// Time between two of the kernel's looks at who has a core.
+    tick: Duration,
+    /// End of its last wait or yield.
     has_core_since: Instant,
+    /// Begin of its last wait.
     waits_since: Instant,
-    /// Moving average of the share of long yields among those at which somebody wanted the core.
-    long_share: f32,
-    /// Zero unless yields were long of late.
+    /// Time that long yields have taken beyond their part, until `counted`.
+    excess: Duration,
+    counted: Instant,
+    /// The last pause, and its end.
     pause: Duration,
     paused_until: Instant,
 }
 
 impl CoreSharing {
-    fn since(now: Instant) -> Self {
-        Self { has_core_since: now, waits_since: now, long_share: 0.0, pause: Duration::ZERO, paused_until: now }
+    fn new(tick: Duration, now: Instant) -> Self {
+        Self {
+            tick,
+            has_core_since: now,
+            waits_since: now,
+            excess: Duration::ZERO,
+            counted: now,
+            pause: Duration::ZERO,
+            paused_until: now,
+        }
     }
 
     fn is_due(&self, now: Instant) -> bool {
@@ -88,7 +101,7 @@ impl CoreSharing {
     }
 
     fn waited(&mut self, now: Instant) {
-        if now.duration_since(self.waits_since) >= WAITED {
+        if now.duration_since(self.waits_since) >= WAIT {
             self.has_core_since = now;
         }
     }
@@ -96,18 +109,16 @@ impl CoreSharing {
     fn yielded(&mut self, begun: Instant, now: Instant) {
         self.has_core_since = now;
         let without = now.duration_since(begun);
-        if without < NOBODY {
+        if without < self.tick / 2 {
             return;
         }
-        let is_long = if without >= LONG { 1.0 } else { 0.0 };
-        self.long_share += (is_long - self.long_share) * WEIGHT;
-        if self.long_share > LARGEST_SHARE {
-            self.pause = (self.pause * 2).clamp(SHORTEST_PAUSE, LONGEST_PAUSE);
+        self.excess = self.excess.saturating_sub(now.duration_since(self.counted) / PART) + without;
+        self.counted = now;
+        if self.excess >= self.tick * BURST {
+            // Soon after a pause: what it was for has not gone.
+            let is_soon = now.duration_since(self.paused_until) < self.pause;
+            self.pause = if is_soon { (self.pause * 2).min(LONGEST_PAUSE) } else { SHORTEST_PAUSE };
             self.paused_until = now + self.pause;
-            // The next long yield is over the bound again; some short ones are not.
-            self.long_share = LARGEST_SHARE;
-        } else if self.long_share < LARGEST_SHARE / 2.0 {
-            self.pause = Duration::ZERO;
         }
     }
 }
@@ -116,77 +127,94 @@ impl CoreSharing {
 mod tests {
     use super::*;
 
-    /// Plays a busy loop for `time`: `without(n)` is the time without the core at its nth yield. Returns the number of yields, and the time
-    /// that they took.
-    fn play(
-        sharing: &mut CoreSharing,
-        now: &mut Instant,
-        time: Duration,
-        without: impl Fn(u32) -> Duration,
-    ) -> (u32, Duration) {
-        let (end, mut count, mut lost) = (*now + time, 0, Duration::ZERO);
-        while *now < end {
-            *now += TURN;
-            if sharing.is_due(*now) {
-                let begun = *now;
-                *now += without(count);
-                sharing.yielded(begun, *now);
+    const TIME: Duration = Duration::from_secs(20);
+    const SHORT: Duration = Duration::from_micros(150);
+    const TICKS: [Duration; 3] = [Duration::from_millis(1), Duration::from_millis(4), Duration::from_millis(10)];
+
+    /// Plays a busy loop for [`TIME`], in which one yield in `often` takes a whole tick. Returns the number of yields, and the time of
+    /// the long ones.
+    fn play(record: &mut CoreSharing, often: u32) -> (u32, Duration) {
+        let mut now = record.counted.max(record.paused_until);
+        let (end, mut count, mut lost) = (now + TIME, 0, Duration::ZERO);
+        while now < end {
+            now += TURN;
+            if record.is_due(now) {
+                let begun = now;
                 count += 1;
-                lost += now.duration_since(begun);
+                let is_long = count % often == 0;
+                now += if is_long { record.tick } else { SHORT };
+                record.yielded(begun, now);
+                lost += if is_long { record.tick } else { Duration::ZERO };
             }
         }
         (count, lost)
     }
 
-    const SHORT: Duration = Duration::from_micros(150);
-    const TICK: Duration = Duration::from_millis(4);
-    const TIME: Duration = Duration::from_secs(20);
-
-    #[test]
-    fn beside_clients_it_yields_at_each_turn() {
-        let mut now = Instant::now();
-        let mut sharing = CoreSharing::since(now);
-        // One in fifty waits for a tick.
-        let (count, lost) = play(&mut sharing, &mut now, TIME, |n| if n % 50 == 49 { TICK } else { SHORT });
-        let turns = (TIME - lost).as_micros() / TURN.as_micros();
-        assert!(u128::from(count) * 10 > turns * 9, "{count} yields in {turns} turns");
+    fn record(tick: Duration) -> CoreSharing {
+        CoreSharing::new(tick, Instant::now())
     }
 
     #[test]
-    fn threads_that_compute_cost_it_little() {
-        for often in [1, 2, 5, 10] {
-            let mut now = Instant::now();
-            let mut sharing = CoreSharing::since(now);
-            let (count, lost) = play(&mut sharing, &mut now, TIME, |n| if n % often == 0 { TICK } else { SHORT });
-            assert!(lost < TIME / 100, "one long in {often}: {lost:?} of {TIME:?}");
-            // When they have gone, it yields again.
-            assert!(count > 10, "{count}");
-            let (again, _) = play(&mut sharing, &mut now, TIME, |_| SHORT);
-            assert!(again > 50_000, "one long in {often}: {again}");
+    fn beside_clients_it_yields_at_each_turn() {
+        let mut record = record(TICKS[1]);
+        // One in 150 waits for a tick.
+        let (count, lost) = play(&mut record, 150);
+        let turns = (TIME - lost).as_micros() / (TURN + SHORT).as_micros();
+        assert!(u128::from(count) * 100 > turns * 99, "{count} yields in {turns} turns");
+    }
+
+    #[test]
+    fn threads_that_compute_cost_it_little_and_are_forgotten() {
+        for (tick, often) in TICKS.into_iter().flat_map(|tick| [(tick, 1), (tick, 2), (tick, 3)]) {
+            let mut record = record(tick);
+            let (count, lost) = play(&mut record, often);
+            // Bursts end a little over the bound, at most one tick and what drains meanwhile.
+            assert!(lost < TIME / 30, "a tick of {tick:?}, one long in {often}: {lost:?} of {TIME:?}");
+            assert!(count > 10, "it never learns that they have gone");
+            let (count, _) = play(&mut record, u32::MAX);
+            assert!(count > 70_000, "a tick of {tick:?}, one long in {often}: {count}");
         }
     }
 
     #[test]
-    fn where_nobody_wants_the_core_nothing_is_learned() {
-        let mut now = Instant::now();
-        let mut sharing = CoreSharing::since(now);
-        play(&mut sharing, &mut now, TIME, |_| TICK);
-        let known = sharing.long_share;
-        play(&mut sharing, &mut now, TIME, |_| Duration::from_micros(1));
-        assert!(sharing.long_share >= known && known > 0.0);
+    fn long_yields_never_take_more_than_their_part() {
+        for tick in TICKS {
+            for often in (1..400).step_by(7) {
+                let (_, lost) = play(&mut record(tick), often);
+                let most = TIME / PART + tick * (BURST + 1);
+                assert!(lost <= most, "a tick of {tick:?}, one long in {often}: {lost:?}");
+            }
+        }
     }
 
     #[test]
     fn a_wait_for_events_is_a_yield() {
-        let start = Instant::now();
+        let mut record = record(TICKS[1]);
+        let start = record.counted;
         let at = |time: Duration| start + time;
-        let mut sharing = CoreSharing::since(start);
-        assert!(!sharing.is_due(at(TURN / 2)));
-        assert!(sharing.is_due(at(TURN)));
-        sharing.waits_since = at(TURN);
-        sharing.waited(at(TURN + WAITED / 2));
-        assert!(sharing.is_due(at(TURN + WAITED / 2)), "events were there");
-        sharing.waited(at(TURN + WAITED));
-        assert!(!sharing.is_due(at(TURN + WAITED)));
+        assert!(!record.is_due(at(TURN / 2)));
+        assert!(record.is_due(at(TURN)));
+        record.waits_since = at(TURN);
+        record.waited(at(TURN + WAIT / 2));
+        assert!(record.is_due(at(TURN + WAIT / 2)), "events were there");
+        record.waited(at(TURN + WAIT));
+        assert!(!record.is_due(at(TURN + WAIT)));
+    }
+
+    #[tokio::test]
+    async fn the_runtime_of_a_loop_tells_of_its_waits() {
+        let loops = super::super::EventLoops::start(Some(1)).expect("threads");
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let _client = tokio::net::TcpStream::connect(listener.local_addr().expect("bound")).await.expect("it listens");
+        let (stream, _) = listener.accept().await.expect("one comes");
+        let (told, heard) = tokio::sync::oneshot::channel();
+        let serve = move |_stream| async move {
+            let before = RECORD.get();
+            tokio::time::sleep(Duration::from_millis(1)).await;
+            told.send((before, RECORD.get())).expect("it listens");
+        };
+        loops.adopt(stream, serve).expect("taken");
+        let (Some(before), Some(after)) = heard.await.expect("told") else { panic!("a loop has no record") };
+        assert!(before.waits_since < after.waits_since && before.has_core_since < after.has_core_since);
     }
 }

@@ -7,7 +7,7 @@ use super::kill;
 /// The beginning of the names of groups.
 const GROUP_PREFIX: &str = "berth-process-";
 
-/// The age at which a group of a maker in another process namespace is taken for forgotten if no process is in it: whoever makes
+/// The age at which a group is taken for forgotten if no process is in it and its maker cannot be looked up: whoever makes
 /// a group starts a process in it at once.
 const FORGOTTEN: Duration = Duration::from_secs(60);
 
@@ -39,15 +39,16 @@ impl Maker {
     }
 }
 
-/// Ends and removes the groups of processes that are gone. Of makers in other process namespaces, empty and old groups are removed.
+/// Ends and removes the groups of processes that are gone. Of makers that cannot be looked up, empty and old groups are removed.
 pub(super) fn clear(parent: &Path, this: Maker, is_there: impl Fn(u32) -> bool) {
     let Ok(entries) = fs_err::read_dir(parent) else { return };
     for entry in entries.flatten() {
         let path = entry.path();
         let Some(maker) = Maker::of(&entry.file_name().to_string_lossy()) else { continue };
-        let is_left = if maker.namespace != this.namespace {
+        // One with this process's number may be of this process, or of an earlier one in a container that was started again.
+        let is_left = if maker.namespace != this.namespace || maker.process == this.process {
             age(&path).is_some_and(|age| age > FORGOTTEN)
-        } else if maker.process == this.process || is_there(maker.process) {
+        } else if is_there(maker.process) {
             false
         } else {
             kill(&path);
@@ -79,7 +80,12 @@ mod tests {
         for name in stays.iter().chain([&goes, &"berth-process-300-0".to_owned(), &"other".to_owned()]) {
             fs_err::create_dir(root.path().join(name)).expect("made");
         }
+        let forgotten = this.name(1);
+        fs_err::create_dir(root.path().join(&forgotten)).expect("made");
+        let made = std::time::SystemTime::now() - FORGOTTEN * 2;
+        std::fs::File::open(root.path().join(&forgotten)).and_then(|file| file.set_modified(made)).expect("aged");
         clear(root.path(), this, |process| process == 200);
+        assert!(!root.path().join(&forgotten).exists(), "of an earlier process with this number");
         assert!(stays.iter().all(|name| root.path().join(name).exists()));
         assert!(!root.path().join(&goes).exists());
         assert!(root.path().join("other").exists());

@@ -9,6 +9,7 @@
 
 use std::{
     collections::BTreeMap,
+    hash::{BuildHasher as _, RandomState},
     io,
     path::{Path, PathBuf},
     sync::{
@@ -104,7 +105,9 @@ impl ContentStore {
                 entries.insert(name, StoredFolder { size, used, pin: Arc::default() });
             }
         }
-        Ok(Self { root, bound, what, entries: Arc::new(Mutex::new(entries)), count: Arc::default() })
+        // By chance: what could not be swept has a number of an earlier process.
+        let first = RandomState::new().hash_one(0);
+        Ok(Self { root, bound, what, entries: Arc::new(Mutex::new(entries)), count: Arc::new(first.into()) })
     }
 
     /// The folder of that name, if it is here. Blocks for a moment.

@@ -1,6 +1,7 @@
 //! The Python package `berth`, which is part of this program: written to the data folder, where models find it.
 
 use std::{
+    hash::{BuildHasher as _, RandomState},
     io,
     path::{Path, PathBuf},
 };
@@ -38,7 +39,8 @@ pub(super) fn unpack(folder: &Path) -> io::Result<PathBuf> {
     }
     fs_err::create_dir_all(folder)?;
     // Made aside and renamed: another worker over the same folder, or one that is killed meanwhile, sees all or nothing.
-    let aside = folder.join(format!("package-{}.{}", version(), std::process::id()));
+    // The number is random: two workers in containers may have the same process number.
+    let aside = folder.join(format!("package-{}.{:016x}", version(), RandomState::new().hash_one(0)));
     let package = aside.join("berth");
     fs_err::create_dir_all(&package)?;
     for (name, text) in FILES {
