@@ -12,6 +12,7 @@
 //! never moved, so what computes for long belongs elsewhere.
 
 mod core_sharing;
+mod waits;
 
 use std::{
     cell::Cell,
@@ -27,6 +28,8 @@ use std::{
 
 use tokio::{net::TcpStream, runtime};
 use tokio_util::sync::{CancellationToken, DropGuard};
+
+use self::waits::Waits;
 
 /// Threads beside each loop for long computations. 32 large bodies can be decoded at once, which is enough to use all
 /// cores.
@@ -97,7 +100,8 @@ impl EventLoops {
         let count = count.or_else(|| thread::available_parallelism().ok().map(usize::from)).unwrap_or(1).max(1);
         let ends = CancellationToken::new();
         let guard = ends.clone().drop_guard();
-        let start = |index| EventLoop::start(index, threads, ends.clone());
+        let waits = Arc::new(Waits::of(count));
+        let start = |index| EventLoop::start(index, threads, Arc::clone(&waits), ends.clone());
         let loops = (0..count).map(start).collect::<io::Result<_>>()?;
         Ok(Self(Arc::new(Inner { loops, _ends: guard })))
     }
@@ -126,7 +130,7 @@ impl EventLoops {
 }
 
 impl EventLoop {
-    fn start(index: usize, threads: LoopThreads, ends: CancellationToken) -> io::Result<Self> {
+    fn start(index: usize, threads: LoopThreads, waits: Arc<Waits>, ends: CancellationToken) -> io::Result<Self> {
         let mut runtime = runtime::Builder::new_current_thread();
         runtime.on_thread_start(threads.prepare_pool).max_blocking_threads(BLOCKING_THREADS);
         runtime.on_thread_park(core_sharing::before_wait).on_thread_unpark(core_sharing::after_wait);
@@ -135,7 +139,7 @@ impl EventLoop {
         thread::Builder::new().name(format!("berth-loop-{index}")).spawn(move || {
             HERE.set(Some(index));
             (threads.prepare_loop)();
-            core_sharing::begin(threads.tick);
+            core_sharing::begin(index, waits, threads.tick);
             runtime.block_on(ends.cancelled());
             runtime.shutdown_background();
         })?;

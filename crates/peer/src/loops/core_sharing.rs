@@ -1,22 +1,28 @@
-//! Yields of a busy loop: other threads have its core between two turns.
+//! Sharing of cores between a busy loop, the other loops and whatever else runs on this machine.
 //!
 //! ```text
-//! turn over ──▶ 100 µs since it last waited or yielded? ──▶ yield ──▶ others had the core
-//!                                                                     ├ for less than half a tick: a client, another loop
-//!                                                                     └ for longer: a thread that computes
-//!                                                                       over a sixth of the time ──▶ no yield for 50 ms to 1.6 s
+//! turn over ──▶ 100 µs since it last waited or yielded? ──▶ another busy loop waits for a core? ── no ──▶ yield
+//!                                                                                              └ yes ──▶ sleep for 100 µs
+//! others had the core ── for less than half a tick: a client, another loop
+//!                     └─ for longer: a thread that computes ── over a sixth of the time ──▶ none of both for 50 ms to 1.6 s
 //! ```
 //! The kernel takes a core from a thread that does not wait only at its next tick, 4 ms at 250 Hz. Where loops and clients are more threads than
-//! there are cores, whoever waits for a tick decides the latency of the slowest percent. A client or another loop that is given the
-//! core soon waits for events, and the loop has its core again. A thread that only computes keeps the core until a tick, so
-//! a loop beside such threads must not yield: it would work only between their ticks.
+//! there are cores, whoever waits for a tick decides the latency of the slowest percent.
 //!
-//! A turn is over when no task of the loop is ready. A loop that always has one is overloaded, and does not yield.
+//! * **Yields.** A client or another loop that is given the core soon waits for events, and the loop has its core again. A thread that only
+//!   computes keeps the core until a tick, so a loop beside such threads must not yield: it would work only between their ticks.
+//! * **Sleeps.** A client on the core of one loop has no reason to wait while another loop, on another core, answers it. That loop sleeps:
+//!   the client has nothing more to do, and the first loop has its core.
+//!
+//! A turn is over when no task of the loop is ready. A loop that always has one is overloaded, and shares nothing.
 
 use std::{
-    cell::Cell,
+    cell::RefCell,
+    sync::Arc,
     time::{Duration, Instant},
 };
+
+use super::waits::Waits;
 
 /// Time for which a loop keeps its core. Some ten requests: a change of threads costs less than one.
 const TURN: Duration = Duration::from_micros(100);
@@ -30,6 +36,21 @@ const PART: u32 = 6;
 /// Long yields, in ticks, that may come at once.
 const BURST: u32 = 3;
 
+/// A sleep for another loop: a client has read and sent what 32 connections had for it.
+const SLEEP: Duration = Duration::from_micros(100);
+
+/// Part of the time that sleeps may take, where the loop that they are for only seems to wait.
+const SLEEP_PART: u32 = 16;
+
+/// Time of sleeps that may come at once.
+const SLEEP_BURST: Duration = Duration::from_millis(1);
+
+/// Longest wait for events of a busy loop.
+const BUSY_WAIT: Duration = Duration::from_micros(500);
+
+/// Short waits in a row, less half of them for each longer one, from which on a loop is busy; and the most that are counted.
+const BUSY: [u8; 2] = [8, 16];
+
 /// The first pause.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(50);
 
@@ -37,36 +58,64 @@ const SHORTEST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_millis(1_600);
 
 thread_local! {
-    static RECORD: Cell<Option<CoreSharing>> = const { Cell::new(None) };
+    static OWN: RefCell<Option<Own>> = const { RefCell::new(None) };
 }
 
-/// Begins the record of the loop that is this thread.
-pub(super) fn begin(tick: Duration) {
-    RECORD.set(Some(CoreSharing::new(tick, Instant::now())));
+/// The loop of a thread.
+struct Own {
+    index: usize,
+    waits: Arc<Waits>,
+    record: CoreSharing,
 }
 
-/// Yields the core if it is time. A turn of this thread's loop is over, and its answers are written.
+/// Makes this thread the loop of that index.
+pub(super) fn begin(index: usize, waits: Arc<Waits>, tick: Duration) {
+    OWN.set(Some(Own { index, waits, record: CoreSharing::new(tick, Instant::now()) }));
+}
+
+/// Lets others have the core if it is time. A turn of this thread's loop is over, and its answers are written.
 pub(super) fn before_wait() {
-    let Some(mut record) = RECORD.get() else { return };
-    let begun = Instant::now();
-    record.waits_since = begun;
-    if record.is_due(begun) {
-        std::thread::yield_now();
-        let now = Instant::now();
-        record.waits_since = now;
-        record.yielded(begun, now);
-    }
-    RECORD.set(Some(record));
+    OWN.with_borrow_mut(|own| own.as_mut().map(Own::before_wait));
 }
 
 /// Counts the wait for events that is over.
 pub(super) fn after_wait() {
-    let Some(mut record) = RECORD.get() else { return };
-    record.waited(Instant::now());
-    RECORD.set(Some(record));
+    OWN.with_borrow_mut(|own| own.as_mut().map(Own::after_wait));
 }
 
-/// Record of the yields of one loop.
+impl Own {
+    fn before_wait(&mut self) {
+        let begun = Instant::now();
+        self.begin_wait(begun);
+        if !self.record.is_due(begun) {
+            return;
+        }
+        let is_for_another =
+            self.record.may_sleep(begun) && self.waits.is_another_stalled(self.index, begun, self.record.tick);
+        if is_for_another {
+            std::thread::sleep(SLEEP);
+        } else {
+            std::thread::yield_now();
+        }
+        let now = Instant::now();
+        self.record.shared(begun, now, is_for_another);
+        self.begin_wait(now);
+    }
+
+    fn begin_wait(&mut self, now: Instant) {
+        self.record.waits_since = now;
+        if self.record.is_busy() {
+            self.waits.begin(self.index, now);
+        }
+    }
+
+    fn after_wait(&mut self) {
+        self.waits.end(self.index);
+        self.record.waited(Instant::now());
+    }
+}
+
+/// Record of a loop's waits, yields and sleeps.
 #[derive(Debug, Clone, Copy)]
 struct CoreSharing {
     /// Time between two of the kernel's looks at who has a core.
@@ -78,6 +127,11 @@ struct CoreSharing {
     /// Time that long yields have taken beyond their part, until `counted`.
     excess: Duration,
     counted: Instant,
+    /// Time that sleeps have taken beyond their part, until `slept`.
+    sleep_excess: Duration,
+    slept: Instant,
+    /// Short waits for events of late.
+    short_waits: u8,
     /// The last pause, and its end.
     pause: Duration,
     paused_until: Instant,
@@ -91,6 +145,9 @@ impl CoreSharing {
             waits_since: now,
             excess: Duration::ZERO,
             counted: now,
+            sleep_excess: Duration::ZERO,
+            slept: now,
+            short_waits: 0,
             pause: Duration::ZERO,
             paused_until: now,
         }
@@ -101,14 +158,29 @@ impl CoreSharing {
     }
 
     fn waited(&mut self, now: Instant) {
-        if now.duration_since(self.waits_since) >= WAIT {
+        let wait = now.duration_since(self.waits_since);
+        if wait >= WAIT {
             self.has_core_since = now;
         }
+        self.short_waits = if wait < BUSY_WAIT { (self.short_waits + 1).min(BUSY[1]) } else { self.short_waits / 2 };
     }
 
-    fn yielded(&mut self, begun: Instant, now: Instant) {
+    fn is_busy(&self) -> bool {
+        self.short_waits >= BUSY[0]
+    }
+
+    fn may_sleep(&self, now: Instant) -> bool {
+        self.sleep_excess.saturating_sub(now.duration_since(self.slept) / SLEEP_PART) < SLEEP_BURST
+    }
+
+    /// Counts a yield or a sleep.
+    fn shared(&mut self, begun: Instant, now: Instant, is_sleep: bool) {
         self.has_core_since = now;
         let without = now.duration_since(begun);
+        if is_sleep {
+            self.sleep_excess = self.sleep_excess.saturating_sub(now.duration_since(self.slept) / SLEEP_PART) + without;
+            self.slept = now;
+        }
         if without < self.tick / 2 {
             return;
         }
@@ -143,7 +215,7 @@ mod tests {
                 count += 1;
                 let is_long = count % often == 0;
                 now += if is_long { record.tick } else { SHORT };
-                record.yielded(begun, now);
+                record.shared(begun, now, false);
                 lost += if is_long { record.tick } else { Duration::ZERO };
             }
         }
@@ -201,6 +273,39 @@ mod tests {
         assert!(!record.is_due(at(TURN + WAIT)));
     }
 
+    #[test]
+    fn a_loop_is_busy_while_its_waits_are_short() {
+        let mut record = record(TICKS[1]);
+        let mut now = record.counted;
+        let mut wait = |record: &mut CoreSharing, time| {
+            record.waits_since = now;
+            now += time;
+            record.waited(now);
+            record.is_busy()
+        };
+        let busy: Vec<bool> = (0..20).map(|_| wait(&mut record, SHORT)).collect();
+        assert_eq!(busy.iter().position(|busy| *busy), Some(7));
+        assert!(wait(&mut record, BUSY_WAIT), "one long wait, perhaps for a core");
+        assert!(!wait(&mut record, BUSY_WAIT), "another");
+    }
+
+    #[test]
+    fn sleeps_take_no_more_than_their_part() {
+        let mut record = record(TICKS[1]);
+        let (mut now, mut slept) = (record.counted, Duration::ZERO);
+        let end = now + TIME;
+        while now < end {
+            now += TURN;
+            if record.may_sleep(now) {
+                let begun = now;
+                now += SHORT;
+                record.shared(begun, now, true);
+                slept += SHORT;
+            }
+        }
+        assert!(slept <= TIME / SLEEP_PART + SLEEP_BURST + SHORT && slept > TIME / (SLEEP_PART + 2), "{slept:?}");
+    }
+
     #[tokio::test]
     async fn the_runtime_of_a_loop_tells_of_its_waits() {
         let loops = super::super::EventLoops::start(Some(1)).expect("threads");
@@ -209,9 +314,10 @@ mod tests {
         let (stream, _) = listener.accept().await.expect("one comes");
         let (told, heard) = tokio::sync::oneshot::channel();
         let serve = move |_stream| async move {
-            let before = RECORD.get();
+            let record = || OWN.with_borrow(|own| own.as_ref().map(|own| own.record));
+            let before = record();
             tokio::time::sleep(Duration::from_millis(1)).await;
-            told.send((before, RECORD.get())).expect("it listens");
+            assert!(told.send((before, record())).is_ok(), "it listens");
         };
         loops.adopt(stream, serve).expect("taken");
         let (Some(before), Some(after)) = heard.await.expect("told") else { panic!("a loop has no record") };
