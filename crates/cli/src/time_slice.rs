@@ -11,12 +11,12 @@ use berth_peer::LoopThreads;
 /// The least that the kernel takes. A thread that yields puts itself off by its slice, which is 0.7 ms and more by default.
 const SLICE: Duration = Duration::from_micros(100);
 
-/// The tick of most kernels, where this one does not say.
+/// The tick of most kernels, where this one does not say, or says what no tick is, as sandboxes with a kernel of their own do.
 const COMMON_TICK: Duration = Duration::from_millis(4);
 
 /// Threads whose event loops have short slices, and whose other threads have those of the kernel.
 pub(crate) fn loop_threads() -> LoopThreads {
-    LoopThreads { prepare_loop: || try_set(SLICE), prepare_pool: || try_set(Duration::ZERO), tick: tick() }
+    LoopThreads { prepare_loop: || try_set(SLICE), prepare_pool: || try_set(Duration::ZERO), tick: tick(coarse()) }
 }
 
 /// Changes the slice of the calling thread; zero: as by default. Kernels before 6.12 have one slice for all threads, and change nothing.
@@ -55,13 +55,18 @@ fn get() -> io::Result<libc::sched_attr> {
     Ok(attributes)
 }
 
-/// The time between two ticks of the kernel, by which its coarse clock goes.
-fn tick() -> Duration {
+/// The period of the kernel's tick, by which its coarse clock goes.
+fn tick(coarse: Duration) -> Duration {
+    let ticks = Duration::from_millis(1)..=Duration::from_millis(10);
+    if ticks.contains(&coarse) { coarse } else { COMMON_TICK }
+}
+
+/// The resolution of the kernel's coarse clock; zero: it does not say.
+fn coarse() -> Duration {
     let mut found = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: the kernel writes to the value that the pointer is to.
     let code = unsafe { libc::clock_getres(libc::CLOCK_MONOTONIC_COARSE, &raw mut found) };
-    let tick = Duration::from_nanos(u64::try_from(found.tv_nsec).unwrap_or_default());
-    if code == 0 && !tick.is_zero() { tick } else { COMMON_TICK }
+    if code == 0 { Duration::from_nanos(u64::try_from(found.tv_nsec).unwrap_or_default()) } else { Duration::ZERO }
 }
 
 fn done(code: libc::c_long) -> io::Result<()> {
@@ -88,7 +93,13 @@ mod tests {
     }
 
     #[test]
-    fn a_tick_is_one_to_ten_milliseconds() {
-        assert!((Duration::from_millis(1)..=Duration::from_millis(10)).contains(&tick()), "{:?}", tick());
+    fn a_tick_is_that_of_the_coarse_clock() {
+        for milliseconds in [1, 4, 10] {
+            assert_eq!(tick(Duration::from_millis(milliseconds)), Duration::from_millis(milliseconds));
+        }
+        for other in [Duration::ZERO, Duration::from_nanos(1), Duration::from_secs(1)] {
+            assert_eq!(tick(other), COMMON_TICK);
+        }
+        assert!(!coarse().is_zero());
     }
 }

@@ -56,7 +56,7 @@ pub struct LoopThreads {
     pub prepare_loop: fn(),
     /// Called on each thread that computes for a loop. It begins with the attributes of the loop's thread.
     pub prepare_pool: fn(),
-    /// Time after which the kernel looks again at who has a core.
+    /// Period of the tick of the kernel's scheduler.
     pub tick: Duration,
 }
 

@@ -2,12 +2,12 @@
 //!
 //! ```text
 //! turn over ──▶ 100 µs since it last waited or yielded? ──▶ another busy loop waits for a core? ── no ──▶ yield
-//!                                                                                              └ yes ──▶ sleep for 100 µs
+//!                                                                                              └ yes ──▶ sleep
 //! others had the core ── for less than half a tick: a client, another loop
-//!                     └─ for longer: a thread that computes ── over a sixth of the time ──▶ none of both for 50 ms to 1.6 s
+//!                     └─ for longer: a thread that computes ── over a sixth of the time ──▶ neither for 50 ms to 1.6 s
 //! ```
-//! The kernel takes a core from a thread that does not wait only at its next tick, 4 ms at 250 Hz. Where loops and clients are more threads than
-//! there are cores, whoever waits for a tick decides the latency of the slowest percent.
+//! The kernel mostly takes a core from a thread that does not wait only at the next tick of its scheduler, 4 ms at 250 Hz. Where loops and clients
+//! are more threads than there are cores, whoever waits for a tick decides the latency of the slowest percent.
 //!
 //! * **Yields.** A client or another loop that is given the core soon waits for events, and the loop has its core again. A thread that only
 //!   computes keeps the core until a tick, so a loop beside such threads must not yield: it would work only between their ticks.
@@ -22,7 +22,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::waits::Waits;
+use super::waits::{STALLED, Waits};
 
 /// Time for which a loop keeps its core. Some ten requests: a change of threads costs less than one.
 const TURN: Duration = Duration::from_micros(100);
@@ -30,26 +30,26 @@ const TURN: Duration = Duration::from_micros(100);
 /// Wait for events that counts as a yield. A change to another thread and back takes less.
 const WAIT: Duration = Duration::from_micros(50);
 
-/// Part of the time that long yields may take. Beside clients they take a twentieth, beside threads that compute a quarter to a half.
-const PART: u32 = 6;
+/// Long yields may take one part in this many of the time. Beside clients they take a twentieth, beside threads that compute a quarter to a half.
+const LONG_DIVISOR: u32 = 6;
 
 /// Long yields, in ticks, that may come at once.
-const BURST: u32 = 3;
+const LONG_BURST: u32 = 3;
 
-/// A sleep for another loop: a client has read and sent what 32 connections had for it.
+/// A sleep for another loop. The kernel adds some 50 µs. Meanwhile a client reads and sends what 32 connections have for it.
 const SLEEP: Duration = Duration::from_micros(100);
 
-/// Part of the time that sleeps may take, where the loop that they are for only seems to wait.
-const SLEEP_PART: u32 = 16;
+/// Sleeps may take one part in this many of the time: the other loop may only seem to wait for a core.
+const SLEEP_DIVISOR: u32 = 16;
 
 /// Time of sleeps that may come at once.
 const SLEEP_BURST: Duration = Duration::from_millis(1);
 
-/// Longest wait for events of a busy loop.
-const BUSY_WAIT: Duration = Duration::from_micros(500);
+/// Wait for events that a busy loop does not have. It is below the wait from which on a loop seems to be stalled.
+const LONG_WAIT: Duration = STALLED;
 
-/// Short waits in a row, less half of them for each longer one, from which on a loop is busy; and the most that are counted.
-const BUSY: [u8; 2] = [8, 16];
+/// Short waits in a row from which on a loop is busy.
+const BUSY: u8 = 8;
 
 /// The first pause.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(50);
@@ -70,7 +70,7 @@ struct Own {
 
 /// Makes this thread the loop of that index.
 pub(super) fn begin(index: usize, waits: Arc<Waits>, tick: Duration) {
-    OWN.set(Some(Own { index, waits, record: CoreSharing::new(tick, Instant::now()) }));
+    OWN.set(Some(Own::new(index, waits, tick, Instant::now())));
 }
 
 /// Lets others have the core if it is time. A turn of this thread's loop is over, and its answers are written.
@@ -83,23 +83,40 @@ pub(super) fn after_wait() {
     OWN.with_borrow_mut(|own| own.as_mut().map(Own::after_wait));
 }
 
+/// Ways to let others have the core.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Sharing {
+    Yield,
+    Sleep,
+}
+
 impl Own {
+    fn new(index: usize, waits: Arc<Waits>, tick: Duration, now: Instant) -> Self {
+        Self { index, waits, record: CoreSharing::new(tick, now) }
+    }
+
     fn before_wait(&mut self) {
         let begun = Instant::now();
-        self.begin_wait(begun);
-        if !self.record.is_due(begun) {
-            return;
-        }
-        let is_for_another =
-            self.record.may_sleep(begun) && self.waits.is_another_stalled(self.index, begun, self.record.tick);
-        if is_for_another {
-            std::thread::sleep(SLEEP);
+        if let Some(sharing) = self.due(begun) {
+            // Another loop must not take this for a wait for a core.
+            match sharing {
+                Sharing::Yield => std::thread::yield_now(),
+                Sharing::Sleep => std::thread::sleep(SLEEP),
+            }
+            let now = Instant::now();
+            self.record.shared(sharing, begun, now);
+            self.begin_wait(now);
         } else {
-            std::thread::yield_now();
+            self.begin_wait(begun);
         }
-        let now = Instant::now();
-        self.record.shared(begun, now, is_for_another);
-        self.begin_wait(now);
+    }
+
+    fn due(&self, now: Instant) -> Option<Sharing> {
+        if !self.record.is_due(now) {
+            return None;
+        }
+        let sleeps = self.record.may_sleep(now) && self.waits.is_another_stalled(self.index, now, self.record.tick);
+        Some(if sleeps { Sharing::Sleep } else { Sharing::Yield })
     }
 
     fn begin_wait(&mut self, now: Instant) {
@@ -110,15 +127,19 @@ impl Own {
     }
 
     fn after_wait(&mut self) {
+        self.end_wait(Instant::now());
+    }
+
+    fn end_wait(&mut self, now: Instant) {
         self.waits.end(self.index);
-        self.record.waited(Instant::now());
+        self.record.waited(now);
     }
 }
 
 /// Record of a loop's waits, yields and sleeps.
 #[derive(Debug, Clone, Copy)]
 struct CoreSharing {
-    /// Time between two of the kernel's looks at who has a core.
+    /// Period of the tick of the kernel's scheduler.
     tick: Duration,
     /// End of its last wait or yield.
     has_core_since: Instant,
@@ -130,7 +151,7 @@ struct CoreSharing {
     /// Time that sleeps have taken beyond their part, until `slept`.
     sleep_excess: Duration,
     slept: Instant,
-    /// Short waits for events of late.
+    /// Short waits for events in a row.
     short_waits: u8,
     /// The last pause, and its end.
     pause: Duration,
@@ -162,31 +183,34 @@ impl CoreSharing {
         if wait >= WAIT {
             self.has_core_since = now;
         }
-        self.short_waits = if wait < BUSY_WAIT { (self.short_waits + 1).min(BUSY[1]) } else { self.short_waits / 2 };
+        self.short_waits = if wait < LONG_WAIT { self.short_waits.saturating_add(1) } else { 0 };
     }
 
     fn is_busy(&self) -> bool {
-        self.short_waits >= BUSY[0]
+        self.short_waits >= BUSY
     }
 
     fn may_sleep(&self, now: Instant) -> bool {
-        self.sleep_excess.saturating_sub(now.duration_since(self.slept) / SLEEP_PART) < SLEEP_BURST
+        self.sleep_excess.saturating_sub(now.duration_since(self.slept) / SLEEP_DIVISOR) < SLEEP_BURST
     }
 
-    /// Counts a yield or a sleep.
-    fn shared(&mut self, begun: Instant, now: Instant, is_sleep: bool) {
+    /// Counts what others had of the core.
+    fn shared(&mut self, sharing: Sharing, begun: Instant, now: Instant) {
         self.has_core_since = now;
         let without = now.duration_since(begun);
-        if is_sleep {
-            self.sleep_excess = self.sleep_excess.saturating_sub(now.duration_since(self.slept) / SLEEP_PART) + without;
+        if sharing == Sharing::Sleep {
+            let excess = self.sleep_excess.saturating_sub(now.duration_since(self.slept) / SLEEP_DIVISOR) + without;
+            // A process that was stopped meanwhile is no reason for hours without.
+            self.sleep_excess = excess.min(SLEEP_BURST * 2);
             self.slept = now;
         }
         if without < self.tick / 2 {
             return;
         }
-        self.excess = self.excess.saturating_sub(now.duration_since(self.counted) / PART) + without;
+        let excess = self.excess.saturating_sub(now.duration_since(self.counted) / LONG_DIVISOR) + without;
+        self.excess = excess.min(self.tick * LONG_BURST * 2);
         self.counted = now;
-        if self.excess >= self.tick * BURST {
+        if self.excess >= self.tick * LONG_BURST {
             // Soon after a pause: what it was for has not gone.
             let is_soon = now.duration_since(self.paused_until) < self.pause;
             self.pause = if is_soon { (self.pause * 2).min(LONGEST_PAUSE) } else { SHORTEST_PAUSE };
@@ -215,7 +239,7 @@ mod tests {
                 count += 1;
                 let is_long = count % often == 0;
                 now += if is_long { record.tick } else { SHORT };
-                record.shared(begun, now, false);
+                record.shared(Sharing::Yield, begun, now);
                 lost += if is_long { record.tick } else { Duration::ZERO };
             }
         }
@@ -253,7 +277,7 @@ mod tests {
         for tick in TICKS {
             for often in (1..400).step_by(7) {
                 let (_, lost) = play(&mut record(tick), often);
-                let most = TIME / PART + tick * (BURST + 1);
+                let most = TIME / LONG_DIVISOR + tick * (LONG_BURST + 1);
                 assert!(lost <= most, "a tick of {tick:?}, one long in {often}: {lost:?}");
             }
         }
@@ -285,8 +309,51 @@ mod tests {
         };
         let busy: Vec<bool> = (0..20).map(|_| wait(&mut record, SHORT)).collect();
         assert_eq!(busy.iter().position(|busy| *busy), Some(7));
-        assert!(wait(&mut record, BUSY_WAIT), "one long wait, perhaps for a core");
-        assert!(!wait(&mut record, BUSY_WAIT), "another");
+        assert!(!wait(&mut record, LONG_WAIT));
+    }
+
+    #[test]
+    fn a_busy_loop_sleeps_while_another_waits_for_a_core() {
+        let (waits, start) = (Arc::new(Waits::of(2)), Instant::now());
+        let mut loops = [0, 1].map(|index| Own::new(index, Arc::clone(&waits), TICKS[1], start));
+        let mut now = start;
+        let mut turn = |own: &mut Own| {
+            own.begin_wait(now);
+            now += TURN / 4;
+            own.end_wait(now);
+            now
+        };
+        // One that is not busy waits for events.
+        loops[1].begin_wait(start);
+        let after = turn(&mut loops[0]) + STALLED + TURN;
+        assert_eq!(loops[0].due(after), Some(Sharing::Yield));
+        for _ in 0..BUSY {
+            turn(&mut loops[1]);
+        }
+        let waits_since = turn(&mut loops[0]);
+        loops[1].begin_wait(waits_since);
+        assert_eq!(loops[0].due(waits_since + TURN / 2), None);
+        assert_eq!(loops[0].due(waits_since + TURN), Some(Sharing::Yield), "it waits for events, as it seems");
+        let stalled = waits_since + STALLED;
+        assert_eq!(loops[0].due(stalled), Some(Sharing::Sleep));
+        loops[0].record.shared(Sharing::Sleep, stalled, stalled + SLEEP_BURST);
+        let again = stalled + SLEEP_BURST + TURN;
+        assert_eq!(loops[0].due(again), Some(Sharing::Yield), "it has slept enough");
+        loops[1].end_wait(again);
+        assert_eq!(loops[0].due(again + SLEEP_BURST * SLEEP_DIVISOR), Some(Sharing::Yield), "nobody waits");
+    }
+
+    #[test]
+    fn a_process_that_was_stopped_shares_again_soon() {
+        let hour = Duration::from_secs(3_600);
+        for sharing in [Sharing::Yield, Sharing::Sleep] {
+            let mut record = record(TICKS[1]);
+            let now = record.counted + hour;
+            record.shared(sharing, record.counted, now);
+            assert!(!record.is_due(now + TURN), "that was long");
+            let later = now + Duration::from_millis(100);
+            assert!(record.is_due(later) && record.may_sleep(later));
+        }
     }
 
     #[test]
@@ -299,11 +366,11 @@ mod tests {
             if record.may_sleep(now) {
                 let begun = now;
                 now += SHORT;
-                record.shared(begun, now, true);
+                record.shared(Sharing::Sleep, begun, now);
                 slept += SHORT;
             }
         }
-        assert!(slept <= TIME / SLEEP_PART + SLEEP_BURST + SHORT && slept > TIME / (SLEEP_PART + 2), "{slept:?}");
+        assert!(slept <= TIME / SLEEP_DIVISOR + SLEEP_BURST + SHORT && slept > TIME / (SLEEP_DIVISOR + 2), "{slept:?}");
     }
 
     #[tokio::test]
