@@ -319,7 +319,7 @@ mod tests {
         let mut now = start;
         let mut turn = |own: &mut Own| {
             own.begin_wait(now);
-            now += TURN / 4;
+            now += WAIT;
             own.end_wait(now);
             now
         };
@@ -336,8 +336,8 @@ mod tests {
         assert_eq!(loops[0].due(waits_since + TURN), Some(Sharing::Yield), "it waits for events, as it seems");
         let stalled = waits_since + STALLED;
         assert_eq!(loops[0].due(stalled), Some(Sharing::Sleep));
-        loops[0].record.shared(Sharing::Sleep, stalled, stalled + SLEEP_BURST);
-        let again = stalled + SLEEP_BURST + TURN;
+        loops[0].record.shared(Sharing::Sleep, stalled, stalled + SLEEP_BURST + SLEEP);
+        let again = stalled + SLEEP_BURST + SLEEP + TURN;
         assert_eq!(loops[0].due(again), Some(Sharing::Yield), "it has slept enough");
         loops[1].end_wait(again);
         assert_eq!(loops[0].due(again + SLEEP_BURST * SLEEP_DIVISOR), Some(Sharing::Yield), "nobody waits");
