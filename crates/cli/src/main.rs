@@ -30,7 +30,6 @@ mod serve;
 mod settings;
 mod telemetry;
 mod terminal;
-mod time_slice;
 mod up;
 
 use std::{io::Write, process::ExitCode};

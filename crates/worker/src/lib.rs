@@ -35,6 +35,7 @@ pub mod capacity;
 pub mod config;
 pub mod driver;
 pub mod metrics;
+pub mod time_slice;
 
 pub use agent::{Agent, Effect, Event};
 pub use config::Config;

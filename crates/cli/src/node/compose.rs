@@ -19,7 +19,7 @@ use berth_mesh::{
 };
 use berth_peer::{EventLoops, Members, port::PortTls};
 use berth_spec::{WorkerId, WorkerInfo};
-use berth_worker::{Worker, WorkerLink, config::IsolationSettings, replica::Retries};
+use berth_worker::{Worker, WorkerLink, config::IsolationSettings, replica::Retries, time_slice};
 use futures::FutureExt as _;
 use prometheus_client::registry::Registry;
 use tokio::sync::mpsc;
@@ -46,7 +46,6 @@ use crate::{
         tls::{LoadedTls, scheme},
     },
     telemetry::Telemetry,
-    time_slice,
 };
 
 /// Everything of one node, running.

@@ -34,6 +34,7 @@ use super::{
 use crate::{
     cgroup::{Cgroup, Limits},
     runtime::metrics::ModelMetrics,
+    time_slice,
 };
 
 /// The wait of a write before it checks that the reader is still there: a stop takes effect soon during a large
@@ -109,7 +110,11 @@ impl Process {
         }
         let from = process.line.try_clone()?;
         let reader = std::thread::Builder::new().name("berth-model-line".to_owned());
-        process.reader = Some(reader.spawn(move || read(from, on_frame))?);
+        let read = move || {
+            time_slice::shorten();
+            read(from, on_frame);
+        };
+        process.reader = Some(reader.spawn(read)?);
         match process.tell_what_to_load(plan) {
             // It has ended already: its last words say why.
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(process),

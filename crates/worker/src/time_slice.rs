@@ -1,4 +1,4 @@
-//! Time slices of the threads that serve requests: shorter than those of others.
+//! Time slices of the threads that pass requests and answers on: shorter than those of threads that compute.
 #![expect(
     unsafe_code,
     reason = "no crate wraps sched_setattr, and clock_getres only with features that nothing else needs"
@@ -15,8 +15,15 @@ const SLICE: Duration = Duration::from_micros(100);
 const COMMON_TICK: Duration = Duration::from_millis(4);
 
 /// Threads whose event loops have short slices, and whose other threads have those of the kernel.
-pub(crate) fn loop_threads() -> LoopThreads {
-    LoopThreads { prepare_loop: || try_set(SLICE), prepare_pool: || try_set(Duration::ZERO), tick: tick(coarse()) }
+#[must_use]
+pub fn loop_threads() -> LoopThreads {
+    LoopThreads { prepare_loop: shorten, prepare_pool: || try_set(Duration::ZERO), tick: tick(coarse()) }
+}
+
+/// Makes the slice of the calling thread as short as that of a loop. A thread that passes answers on to a loop needs it, too: one with a longer
+/// slice is interrupted by each loop that it wakes, and does not interrupt the loop that wakes it.
+pub(crate) fn shorten() {
+    try_set(SLICE);
 }
 
 /// Changes the slice of the calling thread; zero: as by default. Kernels before 6.12 have one slice for all threads, and change nothing.
